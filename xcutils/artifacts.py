@@ -1,0 +1,115 @@
+"""Artifact folders: written whole or not at all, checked before they are read, no pickle anywhere."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from xcutils.errors import UserError
+from xcutils.ragged import Ragged
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+
+
+@contextmanager
+def writing(out: Path) -> Iterator[Path]:
+    """A fresh folder that takes the place of `out` only when the block has ended well, manifest written last."""
+    out = Path(out)
+    draft = out.with_name(f".{out.name}.draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    try:
+        yield draft
+        save_json(draft, MANIFEST, {"format": FORMAT, "files": _contents(draft)})
+        if out.is_dir():
+            shutil.rmtree(out)
+        os.replace(draft, out)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _contents(folder: Path) -> dict:
+    files = sorted(p for p in folder.rglob("*") if p.is_file())
+    return {p.relative_to(folder).as_posix(): {"bytes": p.stat().st_size, "sha256": _sha256(p)} for p in files}
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def check(folder: Path) -> Path:
+    """The folder, after its manifest and the size of each of its files were found to be right."""
+    folder = Path(folder)
+    remedy = "run `dvc repro` to make it again"
+    if not (folder / MANIFEST).is_file():
+        raise UserError(f"{folder} is not a finished artifact ({MANIFEST} is missing): {remedy}.")
+    manifest = load_json(folder, MANIFEST)
+    if manifest.get("format") != FORMAT:
+        raise UserError(f"{folder} has format {manifest.get('format')}, this version reads {FORMAT}: {remedy}.")
+    for name, facts in manifest["files"].items():
+        size = (folder / name).stat().st_size if (folder / name).is_file() else None
+        if size != facts["bytes"]:
+            found = "missing" if size is None else f"{size} bytes long"
+            raise UserError(f"{folder / name} is {found}, not {facts['bytes']} bytes: {remedy}.")
+    return folder
+
+
+def save_json(folder: Path, name: str, value) -> None:
+    (Path(folder) / name).write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def load_json(folder: Path, name: str):
+    try:
+        return json.loads((Path(folder) / name).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{Path(folder) / name} cannot be read ({error}): run `dvc repro` to make it again.") from None
+
+
+def save_array(folder: Path, name: str, array: np.ndarray) -> None:
+    np.save(Path(folder) / f"{name}.npy", np.ascontiguousarray(array), allow_pickle=False)
+
+
+def load_array(folder: Path, name: str) -> np.ndarray:
+    """The array, memory-mapped and read-only."""
+    path = Path(folder) / f"{name}.npy"
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except ValueError as error:  # an empty array cannot be mapped; anything else is damage
+        array = np.load(path, allow_pickle=False) if path.stat().st_size < 1024 else None
+        if array is not None and array.size == 0:
+            return array
+        raise UserError(f"{path} cannot be read ({error}): run `dvc repro` to make it again.") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error}): run `dvc repro` to make it again.") from None
+
+
+def save_ragged(folder: Path, name: str, ragged: Ragged) -> None:
+    save_array(folder, f"{name}.values", ragged.values)
+    save_array(folder, f"{name}.offsets", ragged.offsets)
+
+
+def load_ragged(folder: Path, name: str) -> Ragged:
+    return Ragged(load_array(folder, f"{name}.values"), load_array(folder, f"{name}.offsets"))
+
+
+def save_tensors(folder: Path, name: str, tensors: dict[str, np.ndarray]) -> None:
+    save_file({key: np.ascontiguousarray(value) for key, value in tensors.items()}, Path(folder) / name)
+
+
+def load_tensors(folder: Path, name: str) -> dict[str, np.ndarray]:
+    try:
+        return load_file(Path(folder) / name)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{Path(folder) / name} cannot be read ({error}): run `dvc repro` to make it again.") from None

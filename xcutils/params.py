@@ -1,0 +1,132 @@
+"""params.yaml as checked, frozen dataclasses: no unknown key, no wrong type, no value out of range."""
+
+import importlib
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from xcutils.errors import UserError
+
+P = TypeVar("P")
+
+
+def value(*, low: float | None = None, high: float | None = None, above: float | None = None) -> Any:
+    """A dataclass field with the range its value must lie in (low <= value <= high, value > above)."""
+    return field(metadata={"low": low, "high": high, "above": above})
+
+
+@dataclass(frozen=True)
+class Top:
+    """The values that stand above the sections."""
+
+    K: int = value(low=0)  # auxiliary vectors, head labels' own included; 0 = none (NGAME)
+    dataset: str
+    seed: int = value(low=0)
+
+
+def load_params(kind: type[P], section: str, file: Path = Path("params.yaml")) -> P:
+    """The named section as `kind`, after the whole file has been checked."""
+    tree = read(file)
+    own = check(kind, tree.get(section), f"{file}: {section}")
+    check_file(tree, file, skip=section)
+    return own
+
+
+def load_top(file: Path = Path("params.yaml")) -> Top:
+    """K, dataset and seed."""
+    tree = read(file)
+    return check(Top, {name: v for name, v in tree.items() if not isinstance(v, dict)}, str(file))
+
+
+def check_file(tree: dict, file: Path, skip: str = "") -> None:
+    """Refuse the file if a section is unknown or any stage's parameters are wrong, whichever stage asks."""
+    check(Top, {name: v for name, v in tree.items() if not isinstance(v, dict)}, str(file))
+    for section in tree:
+        if not isinstance(tree[section], dict) or section == skip:
+            continue
+        if not (Path(__file__).parent.parent / "stages" / f"{section}.py").is_file():
+            raise UserError(f"{file}: there is no stage '{section}': remove this section or correct its name.")
+        check(importlib.import_module(f"stages.{section}").Params, tree[section], f"{file}: {section}")
+
+
+def read(file: Path) -> dict:
+    """The file's tree, read as DVC reads it (YAML 1.2)."""
+    try:
+        tree = YAML(typ="safe").load(Path(file).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{file} is missing: run from the folder that holds dvc.yaml.") from None
+    except YAMLError as error:
+        raise UserError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(tree, dict):
+        raise UserError(f"{file} must hold sections of `name: value` lines.")
+    return tree
+
+
+def check(kind: type[P], given: Any, where: str) -> P:
+    """`given` as `kind`: every field present, of its type and in its range; nothing else."""
+    if not isinstance(given, dict):
+        raise UserError(f"{where} must be a section of `name: value` lines, not {given!r}.")
+    assert is_dataclass(kind)
+    names = [f.name for f in fields(kind)]
+    for name in given:
+        if name not in names:
+            raise UserError(f"{where}.{name} is not a parameter; known here: {', '.join(sorted(names))}.")
+    hints = get_type_hints(kind)
+    made = {}
+    for f in fields(kind):
+        if f.name not in given:
+            raise UserError(f"{where}.{f.name} is missing: every value that changes a result stands in the file.")
+        made[f.name] = _convert(given[f.name], hints[f.name], f"{where}.{f.name}")
+        _check_range(made[f.name], f.metadata, f"{where}.{f.name}")
+    try:
+        return kind(**made)
+    except ValueError as error:  # a dataclass's own __post_init__: values that contradict each other
+        raise UserError(f"{where}: {error}") from None
+
+
+def _convert(given: Any, hint: Any, where: str) -> Any:
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        if given not in args:
+            raise UserError(f"{where} is {given!r}; allowed: {', '.join(str(a) for a in args)}.")
+        return given
+    if origin in (Union, UnionType):
+        return None if given is None else _convert(given, next(a for a in args if a is not type(None)), where)
+    if origin is list:
+        if not isinstance(given, list):
+            raise UserError(f"{where} is {given!r}; it must be a list like [1, 2].")
+        return [_convert(item, args[0], where) for item in given]
+    return _scalar(given, hint, where)
+
+
+def _scalar(given: Any, hint: type, where: str) -> Any:
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    try:
+        if hint is bool or isinstance(given, bool):
+            made = given if hint is bool and isinstance(given, bool) else None
+        elif hint is str:
+            made = given if isinstance(given, str) and given else None
+        else:
+            number = float(given)  # YAML readers differ on 1e-4: some give text
+            made = hint(number) if hint is float or number == int(number) else None
+    except (TypeError, ValueError, OverflowError):
+        made = None
+    if made is None or made != made:
+        raise UserError(f"{where} is {given!r}; it must be {names[hint]}.")
+    return made
+
+
+def _check_range(given: Any, limits: Any, where: str) -> None:
+    for item in given if isinstance(given, list) else [given]:
+        if item is None or isinstance(item, str):
+            continue
+        if limits.get("low") is not None and item < limits["low"]:
+            raise UserError(f"{where} is {item}; it must be at least {limits['low']}.")
+        if limits.get("high") is not None and item > limits["high"]:
+            raise UserError(f"{where} is {item}; it must be at most {limits['high']}.")
+        if limits.get("above") is not None and item <= limits["above"]:
+            raise UserError(f"{where} is {item}; it must be above {limits['above']}.")

@@ -1,0 +1,85 @@
+"""What a process needs before it works: threads, device, seeds, progress, and errors shown as sentences.
+
+Values that change no result come from the environment: XC_THREADS, XC_DEVICE.
+"""
+
+import functools
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from xcutils.errors import UserError
+
+T = TypeVar("T")
+QUIET_SECONDS = 15  # without a terminal: at most one progress line in this time
+
+
+def start(seed: int = 0) -> torch.device:
+    """The device to work on, after threads and seeds are set."""
+    threads = os.environ.get("XC_THREADS")
+    if threads is not None:
+        if not threads.isdigit() or int(threads) < 1:
+            raise UserError(f"XC_THREADS is {threads!r}; it must be a whole number of at least 1.")
+        torch.set_num_threads(int(threads))
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)  # for libraries that draw from the global generator; ours take a generator
+    return device()
+
+
+def device() -> torch.device:
+    """XC_DEVICE, else the first of CUDA, Apple's MPS and the CPU that is there."""
+    wanted = os.environ.get("XC_DEVICE")
+    if wanted:
+        try:
+            torch.empty(0, device=wanted)
+            return torch.device(wanted)
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(f"XC_DEVICE={wanted} cannot be used ({reason}): unset it or name cpu, cuda or mps.") from None
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def command(function: Callable) -> Callable:
+    """The function, with a UserError shown as one sentence and exit code 1 instead of a traceback."""
+
+    @functools.wraps(function)
+    def run(*args, **kwargs):
+        try:
+            return function(*args, **kwargs)
+        except UserError as error:
+            print(f"error: {error}", file=sys.stderr)
+            sys.exit(1)
+        except KeyboardInterrupt:
+            print("stopped: nothing was written.", file=sys.stderr)
+            sys.exit(130)
+
+    return run
+
+
+def progress(items: Iterable[T], name: str, total: int | None = None, unit: str = "it") -> Iterator[T]:
+    """The items, with a bar (rate, time left) on a terminal and a quiet line now and then elsewhere."""
+    total = len(items) if total is None and hasattr(items, "__len__") else total
+    if sys.stderr.isatty():
+        yield from tqdm(items, desc=name, total=total, unit=unit)
+        return
+    begin = last = time.monotonic()
+    for done, item in enumerate(items, 1):
+        yield item
+        now = time.monotonic()
+        if now - last >= QUIET_SECONDS:
+            last, rate = now, done / (now - begin)
+            left = f", {(total - done) / rate:.0f} s left" if total else ""
+            print(f"{name}: {done}/{total or '?'} ({rate:.3g} {unit}/s{left})", file=sys.stderr, flush=True)
+
+
+def say(text: str) -> None:
+    """One line for the person who watches."""
+    print(text, file=sys.stderr, flush=True)
