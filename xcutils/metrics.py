@@ -2,7 +2,7 @@
 
 A ranking is (N, k) int, label ids best first, each at most once in a row, -1 where a doc has fewer than k predictions.
 Positives are a scipy CSR (N, L): any stored value but 0 is a positive. Nothing here changes its inputs, and nothing is
-larger than the ranking or the positives: every metric is a sum over hits (a ranked label that is a positive of its doc).
+larger than the ranking or the positives: a metric is a sum over hits (a ranked label that is a positive of its doc).
 """
 
 from collections.abc import Sequence
@@ -84,8 +84,8 @@ def evaluate_bins(
 ) -> list[dict[str, float]]:
     """For each bin of labels what `evaluate` gives, counting only the bin's labels as positives.
 
-    The ranking stays whole, so the bins' P@k add up to the P@k of all labels. R is over docs with a positive in the bin,
-    C over the bin's labels. A bin without labels or positives gives zeros.
+    The ranking stays whole, so the bins' P@k add up to the P@k of all labels. R is over docs with a positive in the
+    bin, C over the bin's labels. A bin without labels or positives gives zeros.
 
     ranking         (N, k) int
     positives       (N, L) CSR

@@ -1,0 +1,94 @@
+"""Which auxiliary vector each label shares [DEXA section 4]: head labels have their own, the rest share by cluster.
+
+reads   embed labels (L, D), docs (N, D); prepare/train positives; prepare/labels frequency (L,)
+writes  label_to_aux (L,) int32 (-1 everywhere when K = 0), cluster.json {aux, head, clusters, mean_cosine}
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import click
+import numpy as np
+
+from xcutils import artifacts, runtime
+from xcutils.clustering import balanced_clusters, kmeans_clusters, mean_cosine
+from xcutils.neighbours import unit
+from xcutils.params import load_params, load_top, value
+
+
+@dataclass(frozen=True)
+class Params:
+    algorithm: Literal["balanced", "k-means"]
+    space: Literal["labels", "centroids"]  # cluster label embeddings, or the mean of a label's documents
+    head: int = value(low=0)  # labels with at least this many training documents get a vector of their own; 0 = none
+
+
+def head_labels(frequency: np.ndarray, least: int, most: int) -> np.ndarray:
+    """The labels with at least `least` training documents, most frequent first, at most `most` of them."""
+    order = np.argsort(-frequency, kind="stable")
+    count = int((frequency >= least).sum()) if least > 0 else 0
+    return order[: min(count, most)]
+
+
+def share_vectors(vectors: np.ndarray, frequency: np.ndarray, k: int, p: Params, seed: int) -> np.ndarray:
+    """(L,) int32: the auxiliary vector of each label, exactly min(k, L) different ones; -1 when k is 0.
+
+    vectors    (L, D) float32  what is clustered
+    frequency  (L,) int        training documents of each label
+    """
+    n_labels = len(vectors)
+    if k == 0:
+        return np.full(n_labels, -1, dtype=np.int32)
+    if k >= n_labels:
+        return np.arange(n_labels, dtype=np.int32)
+    head = head_labels(frequency, p.head, k // 2)
+    label_to_aux = np.empty(n_labels, dtype=np.int32)
+    label_to_aux[head] = np.arange(len(head), dtype=np.int32)
+    rest = np.setdiff1d(np.arange(n_labels), head)
+    divide = balanced_clusters if p.algorithm == "balanced" else kmeans_clusters
+    label_to_aux[rest] = len(head) + divide(vectors[rest], k - len(head), seed=seed)
+    return label_to_aux
+
+
+def centroids(docs: np.ndarray, labels: np.ndarray, positives, in_fit: np.ndarray) -> np.ndarray:
+    """(L, D): mean of each label's document embeddings; its own embedding where it has none [DEXA Table 7]."""
+    chosen = np.flatnonzero(in_fit)
+    matrix = positives.take(chosen).csr(len(labels))
+    sums = matrix.T @ np.asarray(docs)[chosen]
+    alone = np.asarray(matrix.sum(axis=0)).ravel() == 0
+    sums[alone] = labels[alone]
+    return unit(sums)
+
+
+@click.command()
+@click.argument("train", type=click.Path(exists=True, path_type=Path))
+@click.argument("labels", type=click.Path(exists=True, path_type=Path))
+@click.argument("embed", type=click.Path(exists=True, path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path))
+@runtime.command
+def main(train: Path, labels: Path, embed: Path, out: Path) -> None:
+    p, top = load_params(Params, "cluster"), load_top()
+    runtime.start(top.seed)
+    vectors = artifacts.load_array(artifacts.check(embed), "labels")
+    if p.space == "centroids":
+        positives = artifacts.load_ragged(artifacts.check(train), "positives")
+        in_fit = ~artifacts.load_array(train, "is_validation")
+        vectors = centroids(artifacts.load_array(embed, "docs"), vectors, positives, in_fit)
+    frequency = artifacts.load_array(artifacts.check(labels), "frequency")
+    if top.K >= len(vectors):
+        runtime.say(f"K = {top.K} >= {len(vectors)} labels: each label has an auxiliary vector of its own.")
+    label_to_aux = share_vectors(np.asarray(vectors), np.asarray(frequency), top.K, p, top.seed)
+    n_aux = int(label_to_aux.max()) + 1
+    shared = 0 < top.K < len(vectors)
+    head = len(head_labels(frequency, p.head, top.K // 2)) if shared else 0
+    facts = {"aux": n_aux, "head": head, "largest": int(np.bincount(label_to_aux).max()) if n_aux else 0}
+    facts["mean_cosine"] = round(mean_cosine(np.asarray(vectors), label_to_aux), 4) if shared else 1.0
+    with artifacts.writing(out) as folder:
+        artifacts.save_array(folder, "label_to_aux", label_to_aux)
+        artifacts.save_json(folder, "cluster.json", facts)
+    runtime.say(f"cluster: {n_aux} auxiliary vectors ({head} of head labels) for {len(vectors)} labels.")
+
+
+if __name__ == "__main__":
+    main()

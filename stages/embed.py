@@ -1,0 +1,46 @@
+"""Document and label embeddings from the pretrained encoder, before any training: what zero-shot search uses.
+
+reads   prepare/train tokens, prepare/labels tokens, prepare/tokenizer special.json
+writes  docs (N, D) float32, labels (L, D) float32, unit length
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from xcutils import artifacts, runtime
+from xcutils.encoders import build_transformer, encode, move
+from xcutils.params import load_params, value
+
+
+@dataclass(frozen=True)
+class Params:
+    model: str  # Hugging Face name or folder
+    pooling: Literal["mean", "cls"]
+    layers: int = value(low=0)  # layers kept; 0 = all
+
+
+@click.command()
+@click.argument("train", type=click.Path(exists=True, path_type=Path))
+@click.argument("labels", type=click.Path(exists=True, path_type=Path))
+@click.argument("tokenizer", type=click.Path(exists=True, path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path))
+@runtime.command
+def main(train: Path, labels: Path, tokenizer: Path, out: Path) -> None:
+    p = load_params(Params, "embed")
+    device = runtime.start()
+    special = artifacts.load_json(tokenizer, "special.json")
+    encoder = build_transformer(p.model, special, pooling=p.pooling, layers=p.layers, dropout=0.0)
+    encoder = move(encoder, device)
+    with artifacts.writing(out) as folder:
+        for name, source in [("docs", train), ("labels", labels)]:
+            tokens = artifacts.load_ragged(artifacts.check(source), "tokens")
+            watch = partial(runtime.progress, name=f"embed {name}", unit="chunk")
+            artifacts.save_array(folder, name, encode(encoder, tokens, chunk=1024, watch=watch))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,241 @@
+"""M1: Siamese training of the encoder, helped by K shared auxiliary vectors [DEXA Eq. 5], on NGAME's batches.
+
+reads   prepare/train tokens, positives (N, L); prepare/labels tokens; prepare/tokenizer; cluster label_to_aux (L,)
+writes  choose/ and, with prepare.refit, final/: encoder.{json,safetensors}, aux (K, D), label_to_aux (L,); curve.csv
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import click
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from xcutils import artifacts, runtime
+from xcutils.clustering import balanced_clusters
+from xcutils.encoders import BiGRU, build_bag, build_transformer, encode, move, token_table
+from xcutils.errors import UserError
+from xcutils.folds import Fold, folds
+from xcutils.losses import decoupled_softmax, triplet
+from xcutils.metrics import evaluate
+from xcutils.models import save_curve, save_encoder
+from xcutils.neighbours import exact
+from xcutils.params import load_params, load_top, value
+from xcutils.ragged import Ragged, concatenate
+from xcutils.samplers import LabelPool, cluster_size, clustered_batches, first_columns, sample_positives
+from xcutils.tables import RowTable
+from xcutils.training import Optimisers, Outcome, Plan, mean_cosine, train
+
+COLLAPSED = 0.95  # mean cosine of random documents from which on the embeddings are taken to have fallen together
+
+
+@dataclass(frozen=True)
+class Params:
+    kind: Literal["bag-of-embeddings", "bi-gru", "transformer"]
+    model: str  # transformer: the checkpoint; others: the checkpoint whose token table they start from
+    pooling: Literal["mean", "cls"]  # transformer
+    loss: Literal["decoupled-softmax", "triplet"]
+    layers: int = value(low=0)  # transformer: layers kept; 0 = all
+    hidden: int = value(low=1)  # bi-gru
+    dropout: float = value(low=0, high=0.95)  # bi-gru, transformer
+    ngrams: int = value(low=1, high=5)  # bag-of-embeddings: longest n-gram of tokens; 1 = tokens alone
+    buckets: int = value(low=1)  # bag-of-embeddings: rows that n-grams are hashed into
+    tau: float = value(above=0)  # decoupled softmax: temperature
+    margin: float = value(low=0, high=2)  # triplet
+    negatives: int = value(low=1)  # triplet: hardest negatives kept per document
+    weighting: float = value(low=0)  # triplet: temperature of the negatives' weights; 0 = all alike
+    positives: int = value(low=1)  # positives drawn per document and visit
+    normalise_first: bool  # add the auxiliary vector to the normalised embedding (paper) or the raw one (its code)
+    epochs: int = value(low=1)
+    patience: int = value(low=0)  # epochs without a gain on validation before stopping; 0 = never
+    batch_size: int = value(low=2)
+    lr: float = value(above=0)
+    aux_lr: float = value(above=0)
+    weight_decay: float = value(low=0)
+    warmup: int = value(low=0)  # steps
+    cluster_from: int = value(low=1)  # first epoch (from 0) with clustered batches; before it they are random
+    cluster_first: int = value(low=1)  # documents per cluster at first
+    cluster_double: int = value(low=1)  # epochs after which the clusters double
+    cluster_last: int = value(low=1)  # documents per cluster at most
+    refresh: int = value(low=1)  # epochs between two clusterings of the documents
+    recluster: int = value(low=0)  # epochs between two clusterings of the labels (dynamic clusters); 0 = never
+
+
+class Siamese:
+    """Encoder, auxiliary vectors and the bank of document embeddings that batches are clustered by."""
+
+    def __init__(self, encoder, docs: Ragged, labels: Ragged, positives: Ragged, label_to_aux: np.ndarray, p: Params):
+        self.encoder, self.p = encoder, p
+        self.docs, self.labels, self.positives = docs, labels, positives
+        self.label_to_aux = np.array(label_to_aux)
+        self.device = runtime.device()
+        self.pool = LabelPool(positives, len(labels))
+        # Differs from the reference code, which draws them at random: from zero, training starts as NGAME.
+        n_aux = int(label_to_aux.max()) + 1
+        self.aux = RowTable(torch.zeros(n_aux, encoder.dim, device=self.device), lr=p.aux_lr) if n_aux else None
+        self.bank = np.zeros((len(docs), encoder.dim), dtype=np.float32)
+        for table in encoder.tables:
+            table.lr = p.lr
+
+    def loss(self, docs: np.ndarray, rng: np.random.Generator) -> torch.Tensor:
+        """The batch's loss; its document embeddings go into the bank as they pass."""
+        sampled = sample_positives(self.positives, docs, self.p.positives, rng)
+        pool = np.unique(sampled.values)
+        is_positive = torch.from_numpy(self.pool.mask(docs, pool)).to(self.device)
+        both = self.encoder(concatenate(self.docs.take(docs), self.labels.take(pool))).float()
+        x, z = F.normalize(both[: len(docs)], dim=1), both[len(docs) :]
+        self.bank[docs] = x.detach().cpu().numpy()
+        scores = x @ F.normalize(self.add_aux(z, pool), dim=1).T
+        if self.p.loss == "decoupled-softmax":
+            return decoupled_softmax(scores, is_positive, tau=self.p.tau)
+        columns = torch.from_numpy(first_columns(sampled, pool, self.p.positives)).to(self.device)
+        positive = scores.gather(1, columns.clamp(min=0)).masked_fill(columns < 0, torch.inf)
+        p = self.p
+        return triplet(scores, is_positive, positive, margin=p.margin, k=p.negatives, tau=p.weighting)
+
+    def add_aux(self, z: torch.Tensor, labels: np.ndarray) -> torch.Tensor:
+        """E(z) + a of these labels, not yet normalised."""
+        if self.aux is None:
+            return z
+        used, place = np.unique(self.label_to_aux[labels], return_inverse=True)
+        rows = self.aux.rows(torch.from_numpy(used.astype(np.int64)).to(self.device))
+        z = F.normalize(z, dim=1) if self.p.normalise_first else z
+        return z + rows[torch.from_numpy(place).to(self.device)]
+
+    def label_embeddings(self, chunk: int = 4096) -> np.ndarray:
+        """(L, D) n(E(z) + a), computed without gradients."""
+        out = np.zeros((len(self.labels), self.encoder.dim), dtype=np.float32)
+        self.encoder.eval()
+        with torch.no_grad():
+            for start in range(0, len(out), chunk):
+                rows = np.arange(start, min(start + chunk, len(out)))
+                z = self.add_aux(self.encoder(self.labels.take(rows)).float(), rows)
+                out[rows] = F.normalize(z, dim=1).cpu().numpy()
+        self.encoder.train()
+        return out
+
+    def recluster(self, seed: int) -> None:
+        """Cluster the labels anew by their present embeddings; a new vector starts at its members' mean [3.5]."""
+        alone = np.bincount(self.label_to_aux)[self.label_to_aux] == 1  # head labels and singletons keep theirs
+        shared = np.flatnonzero(~alone)
+        if len(shared) == 0:
+            return
+        slots = np.unique(self.label_to_aux[shared])
+        fresh = balanced_clusters(self.label_embeddings()[shared], len(slots), seed=seed)
+        old = self.aux.values[torch.from_numpy(self.label_to_aux[shared].astype(np.int64))]
+        target = torch.from_numpy(slots[fresh].astype(np.int64))
+        total = torch.zeros_like(self.aux.values).index_add_(0, target, old)
+        count = torch.bincount(target, minlength=len(total)).unsqueeze(1)
+        rows = torch.from_numpy(slots.astype(np.int64))
+        self.aux.values[rows] = total[rows] / count[rows]
+        for moment in (self.aux.first, self.aux.second):
+            if moment is not None:
+                moment[rows] = 0
+        self.label_to_aux[shared] = slots[fresh]
+
+
+class Batches:
+    """NGAME's batches: random at first, then clusters of documents that grow and are refreshed from the bank."""
+
+    def __init__(self, model: Siamese, fit: np.ndarray, p: Params, seed: int):
+        self.model, self.fit, self.p, self.seed = model, fit, p, seed
+        self.clusters = np.arange(len(fit))
+
+    def __call__(self, epoch: int, rng: np.random.Generator) -> list[np.ndarray]:
+        p = self.p
+        if p.recluster and epoch and epoch % p.recluster == 0 and self.model.aux is not None:
+            self.model.recluster(self.seed + epoch)
+        if epoch >= p.cluster_from and (epoch - p.cluster_from) % p.refresh == 0:
+            size = cluster_size(
+                epoch,
+                first_epoch=p.cluster_from,
+                first=p.cluster_first,
+                double_every=p.cluster_double,
+                last=p.cluster_last,
+            )
+            k = max(1, round(len(self.fit) / size))
+            self.clusters = balanced_clusters(self.model.bank[self.fit], k, seed=self.seed + epoch)
+        return [self.fit[batch] for batch in clustered_batches(self.clusters, p.batch_size, rng)]
+
+
+def make_encoder(p: Params, texts: list[Ragged], special: dict):
+    """A fresh encoder of the wanted kind."""
+    if p.kind == "bag-of-embeddings":
+        return build_bag(texts, p.model, ngrams=p.ngrams, buckets=p.buckets)
+    if p.kind == "bi-gru":
+        return BiGRU(token_table(p.model), hidden=p.hidden, dropout=p.dropout)
+    return build_transformer(p.model, special, pooling=p.pooling, layers=p.layers, dropout=p.dropout)
+
+
+def fit(model: Siamese, fold: Fold, p: Params, seed: int, save) -> Outcome:
+    """Train on the fold's documents; `save` is called with the weights to keep."""
+
+    def validate(epoch: int) -> dict[str, float]:
+        docs = encode(model.encoder, model.docs.take(fold.validation))
+        collapse = mean_cosine(docs)
+        if collapse > COLLAPSED:
+            raise UserError(
+                f"the encoder has collapsed (mean cosine of random documents {collapse:.2f} after epoch {epoch + 1}): "
+                "use encoder.loss=decoupled-softmax, more encoder.negatives, encoder.weighting=0 or a lower encoder.lr."
+            )
+        ranking, _ = exact(docs, model.label_embeddings(), 5)
+        truth = model.positives.take(fold.validation).csr(len(model.labels))
+        figures = evaluate(ranking, truth, np.ones(len(model.labels)))
+        return {name: figures[name] for name in ("N@5", "P@1", "P@5")} | {"doc_cosine": collapse}
+
+    plan = Plan(fold.epochs(p.epochs), p.warmup, seed, patience=p.patience, device=model.device, schedule=p.epochs)
+    tables = [*model.encoder.tables, *([model.aux] if model.aux is not None else [])]
+    optimisers = [Optimisers(model.encoder, p.lr, tables=tables, weight_decay=p.weight_decay)]
+    watch = partial(watch_epoch, fold.name)
+    batches = Batches(model, fold.fit, p, seed)
+    check = validate if len(fold.validation) else None
+    return train(plan, optimisers, batches, model.loss, validate=check, keep=save, watch=watch)
+
+
+def watch_epoch(fold: str, items, name: str):
+    return runtime.progress(items, f"encoder ({fold}) {name}", unit="batch")
+
+
+def save_fold(folder: Path, model: Siamese) -> None:
+    """The encoder, the auxiliary vectors and which label has which."""
+    folder.mkdir(exist_ok=True)
+    save_encoder(folder, model.encoder)
+    artifacts.save_json(folder, "aux.json", {"normalise_first": model.p.normalise_first})
+    aux = model.aux.numpy() if model.aux is not None else np.zeros((0, model.encoder.dim), np.float32)
+    artifacts.save_array(folder, "aux", aux)
+    artifacts.save_array(folder, "label_to_aux", model.label_to_aux)
+
+
+@click.command()
+@click.argument("train_dir", metavar="TRAIN", type=click.Path(exists=True, path_type=Path))
+@click.argument("labels_dir", metavar="LABELS", type=click.Path(exists=True, path_type=Path))
+@click.argument("tokenizer", type=click.Path(exists=True, path_type=Path))
+@click.argument("cluster", type=click.Path(exists=True, path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path))
+@runtime.command
+def main(train_dir: Path, labels_dir: Path, tokenizer: Path, cluster: Path, out: Path) -> None:
+    p, seed = load_params(Params, "encoder"), load_top().seed
+    device = runtime.start(seed)
+    docs = artifacts.load_ragged(artifacts.check(train_dir), "tokens")
+    labels = artifacts.load_ragged(artifacts.check(labels_dir), "tokens")
+    positives = artifacts.load_ragged(train_dir, "positives")
+    is_validation = artifacts.load_array(train_dir, "is_validation")
+    label_to_aux = artifacts.load_array(artifacts.check(cluster), "label_to_aux")
+    special = artifacts.load_json(artifacts.check(tokenizer), "special.json")
+    curve = []
+    with artifacts.writing(out) as folder:
+        for fold in folds(is_validation, artifacts.load_json(train_dir, "meta.json")["refit"]):
+            torch.manual_seed(seed)
+            encoder = move(make_encoder(p, [docs.take(fold.fit), labels], special), device)
+            model = Siamese(encoder, docs, labels, positives, label_to_aux, p)
+            outcome = fit(model, fold, p, seed, partial(save_fold, folder / fold.name, model))
+            fold.done(outcome.epochs)
+            curve += [{"fold": fold.name, **row} for row in outcome.curve]
+        save_curve(folder, curve)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""Which documents a model is fitted on: first without the validation documents (choices), then with them (final)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+CHOOSE, FINAL = "choose", "final"
+
+
+@dataclass
+class Fold:
+    """One fit: on `fit` documents, watched on `validation` documents (none in the final fit)."""
+
+    name: str
+    fit: np.ndarray
+    validation: np.ndarray
+    found: dict = field(default_factory=dict)  # what the first fit chose, for the second to follow
+
+    def epochs(self, most: int) -> int:
+        """Epochs to train: `most` while choosing, the chosen number in the final fit."""
+        return most if self.name == CHOOSE else self.found["epochs"]
+
+    def done(self, epochs: int) -> None:
+        self.found["epochs"] = epochs
+
+
+def folds(is_validation: np.ndarray, refit: bool) -> Iterator[Fold]:
+    """The fit that chooses, and with `refit` the one on all training documents that follows its choices.
+
+    is_validation  (N,) bool  documents held out of the first fit
+    """
+    found: dict = {}
+    yield Fold(CHOOSE, np.flatnonzero(~is_validation), np.flatnonzero(is_validation), found)
+    if refit:
+        yield Fold(FINAL, np.arange(len(is_validation)), np.zeros(0, dtype=np.int64), found)
+
+
+def last_fold(refit: bool) -> str:
+    """The name of the fit whose models are used on new texts."""
+    return FINAL if refit else CHOOSE

@@ -1,0 +1,46 @@
+"""Losses over a matrix of document-label scores. Reference versions as plain loops stand in tests/test_losses.py.
+
+scores       (B, P) float  cosine of document b and label p of the batch's pool
+is_positive  (B, P) bool   every known positive, so that none is ever used as a negative
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def triplet(scores: Tensor, is_positive: Tensor, positive: Tensor, *, margin: float, k: int, tau: float) -> Tensor:
+    """Hinge between each given positive and the document's k hardest negatives [DEXA Eq. 5, Eq. 6].
+
+    positive  (B, S) float  scores of the positives that are trained on; +inf where there are fewer than S
+    tau       temperature of the softmax that weights a document's violators; 0 weights them alike
+    returns   ()     float  mean over documents, positives and negatives
+    """
+    k = min(k, scores.shape[1])
+    negative = scores.masked_fill(is_positive, -torch.inf).topk(k, dim=1).values  # (B, k)
+    violation = (negative.unsqueeze(1) - positive.unsqueeze(2) + margin).clamp(min=0)  # (B, S, k)
+    if tau == 0:
+        return violation.mean()
+    # Softmax over the violators alone: of the three forms in use this is DEXA's. Weights of S and of S - p agree.
+    logits = (violation / tau).masked_fill(violation == 0, torch.finfo(scores.dtype).min)
+    return (violation * logits.softmax(dim=2)).mean()
+
+
+def hardest_positives(scores: Tensor, is_positive: Tensor, count: int) -> Tensor:
+    """(B, count): the lowest-scoring known positives of each document, +inf where it has fewer [NGAME M4]."""
+    count = min(count, scores.shape[1])
+    return scores.masked_fill(~is_positive, torch.inf).topk(count, dim=1, largest=False).values
+
+
+def decoupled_softmax(scores: Tensor, is_positive: Tensor, *, tau: float) -> Tensor:
+    """Cross-entropy of each positive against the negatives alone, the other positives left out [UniDEC, DEXML].
+
+    -log( exp(s_p/tau) / (exp(s_p/tau) + sum over negatives n of exp(s_n/tau)) )
+    returns  ()  float  mean over a document's positives, then over the documents that have one in the pool
+    """
+    logits = scores / tau
+    rest = logits.masked_fill(is_positive, -torch.inf).logsumexp(dim=1)  # (B,)
+    rows, columns = is_positive.nonzero(as_tuple=True)
+    each = F.softplus(rest[rows] - logits[rows, columns])
+    count = is_positive.sum(dim=1)
+    return (each / count[rows]).sum() / (count > 0).sum().clamp(min=1)

@@ -1,0 +1,77 @@
+"""A table of vectors of which a step reads and updates only a few rows: classifiers, auxiliary and token vectors."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class RowTable:
+    """Rows with Adam moments of their own; a step costs the rows it touches, however long the table is.
+
+    The update is torch.optim.SparseAdam's: moments of rows outside the batch stand still, the bias correction counts
+    the table's steps.
+    """
+
+    def __init__(self, values: Tensor, lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8):
+        self.values = values
+        self.lr, self.betas, self.eps = lr, betas, eps
+        self.steps = 0
+        self.first: Tensor | None = None  # the moments exist from the first step on: a finished model needs none
+        self.second: Tensor | None = None
+        self._used: list[tuple[Tensor | None, Tensor]] = []
+
+    def rows(self, ids: Tensor | None) -> Tensor:
+        """(U, D) copy of the rows `ids` (distinct; None = all of them) whose gradient the next step will apply."""
+        picked = (self.values if ids is None else self.values[ids]).detach().clone()
+        if torch.is_grad_enabled():
+            picked.requires_grad_()
+            self._used.append((ids, picked))
+        return picked
+
+    def gradients(self) -> list[Tensor]:
+        """The gradients that wait for a step."""
+        return [picked.grad for _, picked in self._used if picked.grad is not None]
+
+    def clear(self) -> None:
+        self._used = []
+
+    def step(self, scale: float = 1.0) -> None:
+        """Apply and forget the collected gradients; `scale` multiplies the learning rate (the schedule)."""
+        used = [(ids, picked.grad) for ids, picked in self._used if picked.grad is not None]
+        self._used = []
+        if not used:
+            return
+        self.steps += 1
+        ids, gradient = used[0] if len(used) == 1 else self._merge(used)
+        self._adam(ids, gradient, self.lr * scale)
+
+    def _merge(self, used: list[tuple[Tensor | None, Tensor]]) -> tuple[Tensor | None, Tensor]:
+        """One gradient per row when a step used the table more than once."""
+        if any(ids is None for ids, _ in used):
+            total = torch.zeros_like(self.values)
+            for ids, gradient in used:
+                total.add_(gradient) if ids is None else total.index_add_(0, ids, gradient)
+            return None, total
+        ids, place = torch.cat([ids for ids, _ in used]).unique(return_inverse=True)
+        total = torch.zeros((len(ids), *self.values.shape[1:]), dtype=self.values.dtype, device=self.values.device)
+        return ids, total.index_add_(0, place, torch.cat([gradient for _, gradient in used]))
+
+    def _adam(self, ids: Tensor | None, gradient: Tensor, lr: float) -> None:
+        beta1, beta2 = self.betas
+        if self.first is None:
+            self.first, self.second = torch.zeros_like(self.values), torch.zeros_like(self.values)
+        first = self.first if ids is None else self.first[ids]
+        second = self.second if ids is None else self.second[ids]
+        first.lerp_(gradient, 1 - beta1)
+        second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        size = lr * (1 - beta2**self.steps) ** 0.5 / (1 - beta1**self.steps)
+        change = first.div(second.sqrt().add_(self.eps)).mul_(-size)
+        if ids is None:
+            self.values.add_(change)
+            return
+        self.first[ids] = first
+        self.second[ids] = second
+        self.values.index_add_(0, ids, change)
+
+    def numpy(self) -> np.ndarray:
+        return self.values.detach().cpu().numpy()
