@@ -200,7 +200,8 @@ def _xr_linear(task: Task, texts: list[str], positives: sparse.csr_matrix) -> Tr
     model = XLinearModel.load(folder, is_predict_only=True)  # many times faster than the object that was trained
 
     def predict(texts: Sequence[str]) -> np.ndarray:
-        return rank_scores(model.predict(features.of(texts), only_topk=TOP, threads=task.threads))
+        threads = task.threads if len(texts) > 1 else 1  # to wake a second thread costs more than one text
+        return rank_scores(model.predict(features.of(texts), only_topk=TOP, threads=threads))
 
     def save(folder: Path) -> None:
         features.save(folder)
@@ -225,10 +226,11 @@ def _omikuji(task: Task, **settings) -> Trained:
 
     features = Features(task.texts)
     docs = features.of(task.texts)
-    data = task.scratch / "train.txt"  # omikuji trains on files only
+    full = np.diff(docs.indptr) > 0  # omikuji refuses the whole file for one doc without words
+    data = task.scratch / "train.txt"  # it trains on files only
     with open(data, "wb") as file:
-        file.write(f"{docs.shape[0]} {docs.shape[1]} {len(task.labels)}\n".encode())
-        dump_svmlight_file(docs, task.positives, file, multilabel=True)
+        file.write(f"{full.sum()} {docs.shape[1]} {len(task.labels)}\n".encode())
+        dump_svmlight_file(docs[full], task.positives[full], file, multilabel=True)
     hyper = omikuji.Model.default_hyper_param()
     hyper.n_trees = TREES
     for name, value in settings.items():
@@ -299,6 +301,8 @@ def run(method: str, export: Path, threads: int, scratch: Path) -> tuple[np.ndar
     """The ranking of all test texts and what it cost. Reading the export is not counted, making features is."""
     train, test, labels = (read_items(export / f"{name}.json.gz") for name in ("trn", "tst", "lbl"))
     train = [item for item in train if item["target_ind"]]  # a doc without labels teaches these methods nothing
+    if not train or not test:
+        sys.exit(f"error: {export} needs training docs with labels and test docs: export the dataset again.")
     positives = positives_of(train, len(labels))
     work, saved = scratch / "work", scratch / "saved"
     work.mkdir()

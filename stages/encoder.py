@@ -25,7 +25,7 @@ from xcutils.models import save_curve, save_encoder
 from xcutils.neighbours import exact
 from xcutils.params import load_params, load_top, value
 from xcutils.ragged import Ragged, concatenate
-from xcutils.samplers import LabelPool, cluster_size, clustered_batches, first_columns, sample_positives
+from xcutils.samplers import ClusteredEpochs, LabelPool, first_columns, sample_positives
 from xcutils.tables import RowTable
 from xcutils.training import Optimisers, Outcome, Plan, mean_cosine, train
 
@@ -137,28 +137,19 @@ class Siamese:
         self.label_to_aux[shared] = slots[fresh]
 
 
-class Batches:
-    """NGAME's batches: random at first, then clusters of documents that grow and are refreshed from the bank."""
+def epoch_batches(model: Siamese, docs: np.ndarray, p: Params, seed: int):
+    """The batches of an epoch; the labels are clustered anew first where that is wanted."""
+    curriculum = {"first_epoch": p.cluster_from, "first": p.cluster_first, "double_every": p.cluster_double}
+    epochs = ClusteredEpochs(
+        docs, model.bank, batch_size=p.batch_size, refresh=p.refresh, seed=seed, last=p.cluster_last, **curriculum
+    )
 
-    def __init__(self, model: Siamese, fit: np.ndarray, p: Params, seed: int):
-        self.model, self.fit, self.p, self.seed = model, fit, p, seed
-        self.clusters = np.arange(len(fit))
+    def batches(epoch: int, rng: np.random.Generator) -> list[np.ndarray]:
+        if p.recluster and epoch and epoch % p.recluster == 0 and model.aux is not None:
+            model.recluster(seed + epoch)
+        return epochs(epoch, rng)
 
-    def __call__(self, epoch: int, rng: np.random.Generator) -> list[np.ndarray]:
-        p = self.p
-        if p.recluster and epoch and epoch % p.recluster == 0 and self.model.aux is not None:
-            self.model.recluster(self.seed + epoch)
-        if epoch >= p.cluster_from and (epoch - p.cluster_from) % p.refresh == 0:
-            size = cluster_size(
-                epoch,
-                first_epoch=p.cluster_from,
-                first=p.cluster_first,
-                double_every=p.cluster_double,
-                last=p.cluster_last,
-            )
-            k = max(1, round(len(self.fit) / size))
-            self.clusters = balanced_clusters(self.model.bank[self.fit], k, seed=self.seed + epoch)
-        return [self.fit[batch] for batch in clustered_batches(self.clusters, p.batch_size, rng)]
+    return batches
 
 
 def make_encoder(p: Params, texts: list[Ragged], special: dict):
@@ -189,14 +180,10 @@ def fit(model: Siamese, fold: Fold, p: Params, seed: int, save) -> Outcome:
     plan = Plan(fold.epochs(p.epochs), p.warmup, seed, patience=p.patience, device=model.device, schedule=p.epochs)
     tables = [*model.encoder.tables, *([model.aux] if model.aux is not None else [])]
     optimisers = [Optimisers(model.encoder, p.lr, tables=tables, weight_decay=p.weight_decay)]
-    watch = partial(watch_epoch, fold.name)
-    batches = Batches(model, fold.fit, p, seed)
+    watch = runtime.epochs(f"encoder ({fold.name})")
+    batches = epoch_batches(model, fold.fit, p, seed)
     check = validate if len(fold.validation) else None
     return train(plan, optimisers, batches, model.loss, validate=check, keep=save, watch=watch)
-
-
-def watch_epoch(fold: str, items, name: str):
-    return runtime.progress(items, f"encoder ({fold}) {name}", unit="batch")
 
 
 def save_fold(folder: Path, model: Siamese) -> None:

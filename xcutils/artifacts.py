@@ -85,13 +85,14 @@ def load_array(folder: Path, name: str) -> np.ndarray:
     """The array, memory-mapped and read-only."""
     path = Path(folder) / f"{name}.npy"
     try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
-    except ValueError as error:  # an empty array cannot be mapped; anything else is damage
-        array = np.load(path, allow_pickle=False) if path.stat().st_size < 1024 else None
-        if array is not None and array.size == 0:
+        try:
+            return np.load(path, mmap_mode="r", allow_pickle=False)
+        except ValueError:  # an empty array cannot be mapped; anything else is damage
+            array = np.load(path, allow_pickle=False) if path.stat().st_size < 1024 else None
+            if array is None or array.size:
+                raise
             return array
-        raise UserError(f"{path} cannot be read ({error}): run `dvc repro` to make it again.") from None
-    except OSError as error:
+    except (ValueError, EOFError, OSError) as error:
         raise UserError(f"{path} cannot be read ({error}): run `dvc repro` to make it again.") from None
 
 

@@ -129,8 +129,15 @@ def read_xc(folder: Path, name: str) -> Dataset:
     if filters["train"] is None or filters["test"] is None:
         built = filter_pairs(corpora["train"], corpora["test"].ids, label_ids)
         filters = {split: made if filters[split] is None else filters[split] for split, made in built.items()}
-    return Dataset(name, **corpora, label_ids=label_ids, label_texts=label_texts, skipped=skipped,
-                   train_filter=filters["train"], test_filter=filters["test"])  # fmt: skip
+    return Dataset(
+        name,
+        **corpora,
+        label_ids=label_ids,
+        label_texts=label_texts,
+        train_filter=filters["train"],
+        test_filter=filters["test"],
+        skipped=skipped,
+    )
 
 
 def _read_labels(path: Path, text_of: Callable) -> tuple[list[str], list[str]]:

@@ -251,15 +251,18 @@ def rebuild(config: dict, tensors: dict[str, np.ndarray]) -> nn.Module:
     return Transformer(model, pooling=config["pooling"], cls=config["cls"], sep=config["sep"])
 
 
-def encode(encoder: nn.Module, tokens: Ragged, *, chunk: int = 4096, watch: Callable = iter) -> np.ndarray:
-    """(rows, D) float32: the embeddings of all texts, normalised, computed in chunks without gradients."""
+def encode(
+    encoder: nn.Module, tokens: Ragged, *, normalise: bool = True, chunk: int = 4096, watch: Callable = iter
+) -> np.ndarray:
+    """(rows, D) float32: the embeddings of all texts, of length one by default, in chunks without gradients."""
     out = np.zeros((len(tokens), encoder.dim), dtype=np.float32)
     was_training = encoder.training
     encoder.eval()
     with torch.no_grad():
         for start in watch(range(0, len(tokens), chunk)):
             rows = np.arange(start, min(start + chunk, len(tokens)))
-            out[rows] = F.normalize(encoder(tokens.take(rows)).float(), dim=1).cpu().numpy()
+            some = encoder(tokens.take(rows)).float()
+            out[rows] = (F.normalize(some, dim=1) if normalise else some).cpu().numpy()
     encoder.train(was_training)
     return out
 

@@ -59,7 +59,7 @@ def read(file: Path) -> dict:
         tree = YAML(typ="safe").load(Path(file).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{file} is missing: run from the folder that holds dvc.yaml.") from None
-    except YAMLError as error:
+    except (YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(tree, dict):
         raise UserError(f"{file} must hold sections of `name: value` lines.")

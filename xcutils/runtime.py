@@ -80,6 +80,11 @@ def progress(items: Iterable[T], name: str, total: int | None = None, unit: str 
             print(f"{name}: {done}/{total or '?'} ({rate:.3g} {unit}/s{left})", file=sys.stderr, flush=True)
 
 
+def epochs(name: str) -> Callable[[Iterable[T], str], Iterator[T]]:
+    """What the training loop shows of each epoch's batches."""
+    return lambda batches, epoch: progress(batches, f"{name} {epoch}", unit="batch")
+
+
 def say(text: str) -> None:
     """One line for the person who watches."""
     print(text, file=sys.stderr, flush=True)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from xcutils.clustering import balanced_clusters
 from xcutils.ragged import Ragged, starts
 
 
@@ -24,6 +25,26 @@ def cluster_size(epoch: int, *, first_epoch: int, first: int, double_every: int,
     if epoch < first_epoch:
         return 1
     return int(min(first * 2 ** min((epoch - first_epoch) // double_every, 40), max(last, first)))
+
+
+class ClusteredEpochs:
+    """Each epoch's batches: random at first, then clusters of documents that grow and are drawn anew [NGAME 2.2, 2.3].
+
+    Differs from the reference code, where new clusters take effect one epoch late.
+    """
+
+    def __init__(self, docs: np.ndarray, bank: np.ndarray, *, batch_size: int, refresh: int, seed: int, **curriculum):
+        """docs (n,) int documents to visit; bank (N, D) their latest embeddings; curriculum as for cluster_size."""
+        self.docs, self.bank, self.batch_size = docs, bank, batch_size
+        self.refresh, self.seed, self.curriculum = refresh, seed, curriculum
+        self.clusters = np.arange(len(docs))
+
+    def __call__(self, epoch: int, rng: np.random.Generator) -> list[np.ndarray]:
+        since = epoch - self.curriculum["first_epoch"]
+        if since >= 0 and since % self.refresh == 0:
+            count = max(1, round(len(self.docs) / cluster_size(epoch, **self.curriculum)))
+            self.clusters = balanced_clusters(self.bank[self.docs], count, seed=self.seed + epoch)
+        return [self.docs[batch] for batch in clustered_batches(self.clusters, self.batch_size, rng)]
 
 
 def sample_positives(positives: Ragged, docs: np.ndarray, count: int, rng: np.random.Generator) -> Ragged:

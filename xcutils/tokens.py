@@ -20,7 +20,7 @@ def load_tokenizer(name: str) -> Tokenizer:
         raise UserError(f"{file} is missing: give a folder or a model that has a fast tokenizer (tokenizer.json).")
     try:
         tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises nothing more specific
+    except Exception as error:  # noqa: BLE001 - the library raises nothing more specific
         reason = str(error).splitlines()[0]
         raise UserError(f"{file} cannot be read as a fast tokenizer ({reason}): fetch it again.") from None
     tokenizer.no_padding()

@@ -1,0 +1,148 @@
+"""M4: one linear classifier per label, started from the augmented label embeddings [DEXA Eq. 6].
+
+reads   augment {choose,final}/{docs (N, D), labels (L, D)}; encoder {choose,final}/; prepare/train tokens, positives
+writes  {choose,final}/: classifiers (L, D), docs (N, D) unit float32, encoder.{json,safetensors}; curve.csv
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import click
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from xcutils import artifacts, runtime
+from xcutils.encoders import encode, move
+from xcutils.folds import Fold, folds
+from xcutils.losses import decoupled_softmax, hardest_positives, triplet
+from xcutils.metrics import evaluate
+from xcutils.models import load_encoder, save_curve, save_encoder
+from xcutils.neighbours import exact, unit
+from xcutils.params import load_params, load_top, value
+from xcutils.ragged import Ragged
+from xcutils.samplers import ClusteredEpochs, LabelPool
+from xcutils.tables import RowTable
+from xcutils.training import Optimisers, Outcome, Plan, train
+
+
+@dataclass(frozen=True)
+class Params:
+    labels: Literal["all", "batch"]  # score every label, or the positives of the batch's documents as in the papers
+    loss: Literal["decoupled-softmax", "triplet"]
+    tau: float = value(above=0)  # decoupled softmax: temperature
+    margin: float = value(low=0, high=2)  # triplet
+    positives: int = value(low=1)  # triplet: hardest positives per document
+    negatives: int = value(low=1)  # triplet: hardest negatives per document
+    weighting: float = value(low=0)  # triplet: temperature of the negatives' weights; 0 = all alike
+    dropout: float = value(low=0, high=0.95)  # of the document embedding
+    epochs: int = value(low=1)
+    patience: int = value(low=0)  # epochs without a gain on validation before stopping; 0 = never
+    batch_size: int = value(low=2)
+    lr: float = value(above=0)
+    encoder_lr: float = value(low=0)  # 0 keeps the encoder frozen; above 0 it is fine-tuned along
+    warmup: int = value(low=0)  # steps
+    cluster_from: int = value(low=0)  # first epoch (from 0) with clustered batches; before it they are random
+    cluster_first: int = value(low=1)  # documents per cluster at first
+    cluster_double: int = value(low=1)  # epochs after which the clusters double
+    cluster_last: int = value(low=1)  # documents per cluster at most
+    refresh: int = value(low=1)  # epochs between two clusterings of the documents
+
+
+class OneVsAll:
+    """A classifier row per label over document embeddings that are frozen or trained along."""
+
+    def __init__(self, encoder, tokens: Ragged, docs: np.ndarray, labels: np.ndarray, positives: Ragged, p: Params):
+        self.encoder, self.tokens, self.positives, self.p = encoder, tokens, positives, p
+        self.device = runtime.device()
+        self.docs = np.array(docs)  # written as the encoder moves on
+        self.table = RowTable(torch.from_numpy(np.array(labels)).to(self.device), lr=p.lr)
+        self.pool = LabelPool(positives, len(labels))
+        for table in encoder.tables:
+            table.lr = p.encoder_lr
+
+    def loss(self, docs: np.ndarray, rng: np.random.Generator) -> torch.Tensor:
+        """The batch's loss over all labels, or over the union of its documents' positives."""
+        pool = None if self.p.labels == "all" else np.unique(self.positives.take(docs).values)
+        rows = self.table.rows(None if pool is None else torch.from_numpy(pool.astype(np.int64)).to(self.device))
+        everything = np.arange(len(rows)) if pool is None else pool
+        is_positive = torch.from_numpy(self.pool.mask(docs, everything)).to(self.device)
+        x = F.normalize(F.dropout(self.embed(docs), self.p.dropout), dim=1)
+        scores = x @ F.normalize(rows, dim=1).T
+        if self.p.loss == "decoupled-softmax":
+            return decoupled_softmax(scores, is_positive, tau=self.p.tau)
+        p, positive = self.p, hardest_positives(scores, is_positive, self.p.positives)
+        return triplet(scores, is_positive, positive, margin=p.margin, k=p.negatives, tau=p.weighting)
+
+    def embed(self, docs: np.ndarray) -> torch.Tensor:
+        """(B, D) document embeddings; with a moving encoder the latest ones also go into the bank."""
+        if self.p.encoder_lr == 0:
+            return torch.from_numpy(self.docs[docs]).to(self.device)
+        x = F.normalize(self.encoder(self.tokens.take(docs)).float(), dim=1)
+        self.docs[docs] = x.detach().cpu().numpy()
+        return x
+
+    def embed_all(self, docs: np.ndarray) -> np.ndarray:
+        """(n, D) unit embeddings by the encoder as it is now."""
+        return encode(self.encoder, self.tokens.take(docs)) if self.p.encoder_lr else self.docs[docs]
+
+
+def fit(model: OneVsAll, fold: Fold, p: Params, seed: int, save) -> Outcome:
+    """Train on the fold's documents; `save` is called with the weights to keep."""
+    n_labels = len(model.table.values)
+
+    def validate(_: int) -> dict[str, float]:
+        ranking, _ = exact(model.embed_all(fold.validation), unit(model.table.numpy()), 5)
+        figures = evaluate(ranking, model.positives.take(fold.validation).csr(n_labels), np.ones(n_labels))
+        return {name: figures[name] for name in ("N@5", "P@1", "P@5")}
+
+    optimisers = [Optimisers(None, p.lr, tables=[model.table])]
+    if p.encoder_lr:
+        optimisers.append(Optimisers(model.encoder, p.encoder_lr, tables=model.encoder.tables))
+    curriculum = {"first_epoch": p.cluster_from, "first": p.cluster_first, "double_every": p.cluster_double}
+    batches = ClusteredEpochs(
+        fold.fit, model.docs, batch_size=p.batch_size, refresh=p.refresh, seed=seed, last=p.cluster_last, **curriculum
+    )
+    plan = Plan(fold.epochs(p.epochs), p.warmup, seed, schedule=p.epochs, patience=p.patience, device=model.device)
+    check = validate if len(fold.validation) else None
+    watch = runtime.epochs(f"classifier ({fold.name})")
+    return train(plan, optimisers, batches, model.loss, validate=check, keep=save, watch=watch)
+
+
+def save_fold(folder: Path, model: OneVsAll) -> None:
+    """The classifiers, the encoder they belong to, and its embeddings of all training documents."""
+    folder.mkdir(exist_ok=True)
+    artifacts.save_array(folder, "classifiers", unit(model.table.numpy()))
+    artifacts.save_array(folder, "docs", model.embed_all(np.arange(len(model.tokens))))
+    save_encoder(folder, model.encoder)
+
+
+@click.command()
+@click.argument("train_dir", metavar="TRAIN", type=click.Path(exists=True, path_type=Path))
+@click.argument("encoder_dir", metavar="ENCODER", type=click.Path(exists=True, path_type=Path))
+@click.argument("augment", type=click.Path(exists=True, path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path))
+@runtime.command
+def main(train_dir: Path, encoder_dir: Path, augment: Path, out: Path) -> None:
+    p, seed = load_params(Params, "classifier"), load_top().seed
+    device = runtime.start(seed)
+    tokens = artifacts.load_ragged(artifacts.check(train_dir), "tokens")
+    positives = artifacts.load_ragged(train_dir, "positives")
+    is_validation = artifacts.load_array(train_dir, "is_validation")
+    artifacts.check(augment), artifacts.check(encoder_dir)
+    curve = []
+    with artifacts.writing(out) as folder:
+        for fold in folds(is_validation, artifacts.load_json(train_dir, "meta.json")["refit"]):
+            encoder = move(load_encoder(encoder_dir / fold.name), device)
+            start = [artifacts.load_array(augment / fold.name, name) for name in ("docs", "labels")]
+            model = OneVsAll(encoder, tokens, *start, positives, p)
+            outcome = fit(model, fold, p, seed, partial(save_fold, folder / fold.name, model))
+            fold.done(outcome.epochs)
+            curve += [{"fold": fold.name, **row} for row in outcome.curve]
+        save_curve(folder, curve)
+
+
+if __name__ == "__main__":
+    main()
