@@ -1,7 +1,7 @@
 """Document and label embeddings from the pretrained encoder, before any training: what zero-shot search uses.
 
 reads   prepare/train tokens, prepare/labels tokens, prepare/tokenizer special.json
-writes  docs (N, D) float32, labels (L, D) float32, unit length
+writes  docs (N, D) float32, labels (L, D) float32, unit length; embed.json {checkpoint, pooling, layers}
 """
 
 from dataclasses import dataclass
@@ -40,6 +40,7 @@ def main(train: Path, labels: Path, tokenizer: Path, out: Path) -> None:
             tokens = artifacts.load_ragged(artifacts.check(source), "tokens")
             watch = partial(runtime.progress, name=f"embed {name}", unit="chunk")
             artifacts.save_array(folder, name, encode(encoder, tokens, chunk=1024, watch=watch))
+        artifacts.save_json(folder, "embed.json", {"checkpoint": p.model, "pooling": p.pooling, "layers": p.layers})
 
 
 if __name__ == "__main__":

@@ -1,0 +1,206 @@
+"""Search, fuse, filter, and every metric of every phase on the test documents, which no other stage reads.
+
+reads   prepare/{train,labels,test}, embed labels, encoder, augment, classifier, index
+writes  metrics.json; fusion.json, labels.csv (per label), bins.csv (by label frequency), curve data for plots
+"""
+
+import csv
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+import numpy as np
+from scipy import sparse
+
+from xcutils import artifacts, runtime
+from xcutils.encoders import build_transformer, encode, move
+from xcutils.folds import last_fold
+from xcutils.fusion import Fusion, Shortlist, calibrate, entries, fit_weights, rank
+from xcutils.metrics import evaluate, evaluate_bins, frequency_bins, per_label
+from xcutils.models import load_encoder
+from xcutils.neighbours import exact, recall
+from xcutils.params import load_params, value
+from xcutils.predictor import Predictor
+from xcutils.ragged import Ragged, to_strings
+from xcutils.system import choosing_predictor, final_predictor, inverse_propensities
+
+DEPTH = 100  # labels ranked per document: R@100 needs them
+BINS = ("head", "torso", "tail")
+
+
+@dataclass(frozen=True)
+class Params:
+    shortlist: int = value(low=100)  # labels taken from each search
+    ef: int = value(low=1)  # vectors an HNSW search looks at
+    neighbours: int = value(low=1)  # training documents the retrieval memory looks at
+    tau: float = value(above=0)  # temperature of the memory's weights
+    tail: float = value(low=0, high=1)  # how much of the fusion's goal is PSN@5; the rest is N@5
+    fusion_docs: int = value(low=1)  # validation documents the fusion is fitted on, at most
+
+
+@dataclass(frozen=True)
+class Split:
+    """Documents to rank labels for, and what is right.
+
+    truth     (Q, L) binary
+    excluded  (Q, L) binary  pairs that may not be predicted (self and reciprocal pairs)
+    """
+
+    tokens: Ragged
+    truth: sparse.csr_matrix
+    excluded: sparse.csr_matrix
+
+
+def load_split(folder: Path, n_labels: int, rows: np.ndarray | None = None) -> Split:
+    """A prepared split, or some of its documents."""
+    tokens, positives = artifacts.load_ragged(artifacts.check(folder), "tokens"), artifacts.load_ragged(folder, "positives")
+    pairs = np.asarray(artifacts.load_array(folder, "filter")).reshape(-1, 2)
+    excluded = sparse.csr_matrix((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), (len(tokens), n_labels))
+    rows = np.arange(len(tokens)) if rows is None else rows
+    return Split(tokens.take(rows), positives.take(rows).csr(n_labels), excluded[rows])
+
+
+def without(ranking: np.ndarray, excluded: sparse.csr_matrix) -> np.ndarray:
+    """The ranking (Q, k) with the excluded pairs taken out and the rest moved up."""
+    if excluded.nnz == 0:
+        return ranking
+    rows = np.repeat(np.arange(len(ranking)), ranking.shape[1])
+    out = ranking.ravel() < 0
+    out |= entries(excluded, rows, np.maximum(ranking.ravel(), 0)) > 0
+    out = out.reshape(ranking.shape)
+    order = np.argsort(out, axis=1, kind="stable")
+    return np.where(np.take_along_axis(out, order, axis=1), -1, np.take_along_axis(ranking, order, axis=1))
+
+
+def drop_excluded(shortlist: Shortlist, excluded: sparse.csr_matrix) -> Shortlist:
+    """The shortlist without the excluded pairs."""
+    kept = entries(excluded, shortlist.rows, shortlist.labels) == 0
+    return Shortlist(shortlist.rows[kept], shortlist.labels[kept], shortlist.parts[kept], shortlist.count)
+
+
+def fit_fusion(predictor: Predictor, split: Split, inverse: np.ndarray, tail: float) -> Fusion:
+    """The fusion that ranks the validation documents best, calibrated on them."""
+
+    def judge(ranking: np.ndarray) -> float:
+        figures = evaluate(ranking, split.truth, inverse)
+        return (1 - tail) * figures["N@5"] + tail * figures["PSN@5"]
+
+    shortlist = drop_excluded(predictor.pairs(split.tokens)[0], split.excluded)
+    truth = entries(split.truth, shortlist.rows, shortlist.labels) > 0
+    return calibrate(fit_weights(shortlist, judge), shortlist, truth)
+
+
+def search_width(excluded: sparse.csr_matrix) -> int:
+    """Labels to search for, so that DEPTH are left when the excluded ones are gone."""
+    return DEPTH + int(np.diff(excluded.indptr).max(initial=0))
+
+
+def single_rankings(split: Split, encoders: dict, width: int) -> dict[str, np.ndarray]:
+    """The rankings of encoders searched exactly: row name -> (Q, width)."""
+    return {
+        name: exact(encode(encoder, split.tokens, chunk=1024), vectors, width)[0]
+        for name, (encoder, vectors) in encoders.items()
+    }
+
+
+def final_rankings(predictor: Predictor, fusion: Fusion, split: Split) -> dict[str, np.ndarray]:
+    """The rankings of classifier, memory and fusion on the split: row name -> (Q, DEPTH)."""
+    shortlist, found = predictor.pairs(split.tokens)
+    shortlist = drop_excluded(shortlist, split.excluded)
+    fused, _ = rank(shortlist.rows, shortlist.labels, fusion.scores(shortlist), shortlist.count, DEPTH)
+    rows = {name: without(found[name][0], split.excluded)[:, :DEPTH] for name in ("classifier", "memory")}
+    return {**rows, "fused": fused}
+
+
+def index_recall(predictor: Predictor, split: Split) -> dict[str, float]:
+    """recall@100 of each search against exact search, in percent."""
+    queries = encode(predictor.encoder, split.tokens)
+    out = {}
+    for name in ("labels", "classifiers", "docs"):
+        searcher = getattr(predictor, name)
+        k = min(100, len(searcher.vectors))
+        found = searcher.search(queries, k)[0]
+        out[name] = recall(found, found if searcher.graph is None else exact(queries, searcher.vectors, k)[0])
+    return out
+
+
+def rounded(figures: dict[str, float]) -> dict[str, float]:
+    return {name: round(float(v), 4) for name, v in figures.items()}
+
+
+def write_tables(folder: Path, rankings: dict, split: Split, inverse: np.ndarray, labels: Path) -> None:
+    """labels.csv: each label's own result; bins.csv: every metric of every row by head, torso and tail."""
+    frequency = np.asarray(artifacts.load_array(labels, "frequency"))
+    bins = frequency_bins(frequency, len(BINS))
+    ids, texts = (to_strings(artifacts.load_ragged(labels, name)) for name in ("ids", "texts"))
+    counts = per_label(rankings["fused"][:, :5], split.truth, k=5)
+    with open(folder / "labels.csv", "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["id", "text", "bin", "training_docs", "test_docs", "predicted@5", "right@5", "recall@5"])
+        for i in range(len(ids)):
+            relevant, right = int(counts["relevant"][i]), int(counts["true_positives"][i])
+            share = f"{100 * right / relevant:.1f}" if relevant else ""
+            predicted = int(counts["predicted"][i])
+            writer.writerow([ids[i], texts[i], BINS[bins[i]], int(frequency[i]), relevant, predicted, right, share])
+    with open(folder / "bins.csv", "w", newline="", encoding="utf-8") as file:
+        writer = None
+        for name, ranking in rankings.items():
+            for bin_name, figures in zip(BINS, evaluate_bins(ranking, split.truth, inverse, bins, len(BINS))):
+                line = {"row": name, "bin": bin_name, **rounded(figures)}
+                writer = writer or csv.DictWriter(file, list(line))
+                if file.tell() == 0:
+                    writer.writeheader()
+                writer.writerow(line)
+
+
+def load_rows(prepare: Path, embed: Path, encoder: Path, augment: Path) -> dict:
+    """Row name -> (encoder, label vectors) of the rows that are one encoder's search."""
+    special = artifacts.load_json(prepare / "tokenizer", "special.json")
+    zero_shot = build_transformer(**artifacts.load_json(embed, "embed.json"), special=special, dropout=0.0)
+    fit = last_fold(artifacts.load_json(prepare / "train", "meta.json")["refit"])
+    trained = load_encoder(encoder / fit)
+    return {
+        "zero-shot": (move(zero_shot, runtime.device()), artifacts.load_array(embed, "labels")),
+        "encoder-no-aux": (trained, artifacts.load_array(augment / fit, "plain")),
+        "encoder": (trained, artifacts.load_array(augment / fit, "labels")),
+    }
+
+
+@click.command()
+@click.argument("prepare", type=click.Path(exists=True, path_type=Path))
+@click.argument("embed", type=click.Path(exists=True, path_type=Path))
+@click.argument("encoder", type=click.Path(exists=True, path_type=Path))
+@click.argument("augment", type=click.Path(exists=True, path_type=Path))
+@click.argument("classifier", type=click.Path(exists=True, path_type=Path))
+@click.argument("index", type=click.Path(exists=True, path_type=Path))
+@click.argument("metrics", type=click.Path(path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path))
+@runtime.command
+def main(prepare, embed, encoder, augment, classifier, index, metrics, out) -> None:
+    p = load_params(Params, "score")
+    runtime.start()
+    settings = {name: v for name, v in asdict(p).items() if name in ("shortlist", "ef", "neighbours", "tau")}
+    inverse = inverse_propensities(prepare / "train", prepare / "labels")
+    held_out = np.flatnonzero(artifacts.load_array(prepare / "train", "is_validation"))[: p.fusion_docs]
+    validation = load_split(prepare / "train", len(inverse), held_out)
+    fusion = fit_fusion(choosing_predictor(prepare, augment, classifier, settings), validation, inverse, p.tail)
+    runtime.say("fusion: " + ", ".join(f"{name} {v:.3g}" for name, v in fusion.as_dict().items()))
+
+    test = load_split(prepare / "test", len(inverse))
+    predictor = final_predictor(prepare, augment, classifier, index, settings)
+    encoders = load_rows(prepare, artifacts.check(embed), artifacts.check(encoder), augment)
+    rankings = single_rankings(test, encoders, search_width(test.excluded))
+    rankings = {name: without(ranking, test.excluded)[:, :DEPTH] for name, ranking in rankings.items()}
+    rankings |= final_rankings(predictor, fusion, test)
+    report = {name: rounded(evaluate(ranking, test.truth, inverse)) for name, ranking in rankings.items()}
+    report["index"] = {f"recall@100 {name}": v for name, v in rounded(index_recall(predictor, test)).items()}
+    with artifacts.writing(out) as folder:
+        artifacts.save_json(folder, "fusion.json", {"weights": fusion.as_dict(), "settings": settings})
+        write_tables(folder, rankings, test, inverse, prepare / "labels")
+        (folder / "metrics.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    metrics.write_text((out / "metrics.json").read_text(encoding="utf-8"), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""One score from four: classifier, label similarity, retrieval memory and propensity, weighted on validation documents.
+
+A shortlist is the union of what the searches found; every part is computed exactly for every pair in it.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from scipy import sparse
+
+PARTS = ("classifier", "similarity", "memory", "propensity")
+GRID = {
+    "similarity": (0.0, 0.1, 0.2, 0.3, 0.5, 0.8, 1.2, 2.0),
+    "memory": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 1.2, 2.0),
+    "propensity": (0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06),
+}
+
+
+@dataclass(frozen=True)
+class Shortlist:
+    """Pairs of documents and labels, sorted by document, with what each part says of them.
+
+    rows    (M,) int64     document of each pair
+    labels  (M,) int64     label of each pair
+    parts   (M, 4) float32 in the order of PARTS; propensity is ln of the inverse propensity
+    count   documents in all, also those without a pair
+    """
+
+    rows: np.ndarray
+    labels: np.ndarray
+    parts: np.ndarray
+    count: int
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """Weights of the parts, and the logistic curve that turns the sum into a probability."""
+
+    classifier: float = 1.0
+    similarity: float = 0.0
+    memory: float = 0.0
+    propensity: float = 0.0
+    slope: float = 1.0
+    offset: float = 0.0
+
+    def scores(self, shortlist: Shortlist) -> np.ndarray:
+        """(M,) float64: the weighted sum of each pair."""
+        return shortlist.parts.astype(np.float64) @ np.array([getattr(self, part) for part in PARTS])
+
+    def probabilities(self, scores: np.ndarray) -> np.ndarray:
+        return 1 / (1 + np.exp(-(self.slope * scores + self.offset)))
+
+    def as_dict(self) -> dict[str, float]:
+        return asdict(self)
+
+
+def union(rankings: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """(rows, labels) of the different pairs in the rankings (Q, k), sorted by row, then label; -1 pads are left out."""
+    stacked = np.concatenate(rankings, axis=1)
+    rows = np.repeat(np.arange(len(stacked)), stacked.shape[1])
+    labels = stacked.ravel()
+    rows, labels = rows[labels >= 0], labels[labels >= 0]
+    span = int(labels.max(initial=0)) + 1
+    keys = np.unique(rows * span + labels)
+    return keys // span, keys % span
+
+
+def pair_scores(
+    queries: np.ndarray, vectors: np.ndarray, rows: np.ndarray, labels: np.ndarray, chunk: int = 1 << 16
+) -> np.ndarray:
+    """(M,) float32: the dot product of query and vector of each pair."""
+    out = np.empty(len(rows), dtype=np.float32)
+    for start in range(0, len(rows), chunk):
+        some = slice(start, start + chunk)
+        np.einsum("md,md->m", queries[rows[some]], vectors[labels[some]], out=out[some])
+    return out
+
+
+def memory_scores(
+    ids: np.ndarray, scores: np.ndarray, positives: sparse.csr_matrix, *, tau: float
+) -> sparse.csr_matrix:
+    """(Q, L) sparse: labels of the nearest training documents, weighted by softmax(similarity / tau) [RAE-XMC].
+
+    ids, scores  (Q, n) nearest documents, padded with -1
+    positives    (N, L) their labels
+    """
+    there = ids >= 0
+    best = np.where(there, scores, -np.inf).max(axis=1, keepdims=True, initial=-np.inf)
+    weights = np.exp(np.where(there, (scores - np.where(np.isfinite(best), best, 0)) / tau, -np.inf))
+    weights /= np.maximum(weights.sum(axis=1, keepdims=True), 1e-30)
+    rows = np.repeat(np.arange(len(ids)), ids.shape[1])[there.ravel()]
+    matrix = sparse.csr_matrix((weights[there], (rows, ids[there])), (len(ids), positives.shape[0]))
+    return (matrix @ positives).tocsr().astype(np.float32)
+
+
+def top_of(matrix: sparse.csr_matrix, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """(ids (Q, k), scores (Q, k)): the largest entries of each sparse row, best first, padded with -1 and -inf."""
+    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    return rank(rows, matrix.indices.astype(np.int64), matrix.data, matrix.shape[0], k)
+
+
+def entries(matrix: sparse.csr_matrix, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """(M,) float32: the matrix's entries at these pairs, 0 where it has none."""
+    matrix = matrix.sorted_indices()
+    width = np.int64(matrix.shape[1])
+    keys = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr)) * width + matrix.indices
+    wanted = rows * width + labels
+    place = np.minimum(np.searchsorted(keys, wanted), max(0, len(keys) - 1))
+    found = keys[place] == wanted if len(keys) else np.zeros(len(wanted), dtype=bool)
+    return np.where(found, matrix.data[place] if len(keys) else 0, 0).astype(np.float32)
+
+
+def rank(
+    rows: np.ndarray, labels: np.ndarray, scores: np.ndarray, count: int, k: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """(ids (count, k), scores (count, k)): each row's best pairs, ties by label, padded with -1 and -inf."""
+    order = np.lexsort((labels, -scores, rows))
+    rows, labels, scores = rows[order], labels[order], scores[order]
+    place = np.arange(len(rows)) - np.searchsorted(rows, np.arange(count))[rows]
+    kept = place < k
+    ids = np.full((count, k), -1, dtype=np.int64)
+    values = np.full((count, k), -np.inf)
+    ids[rows[kept], place[kept]] = labels[kept]
+    values[rows[kept], place[kept]] = scores[kept]
+    return ids, values
+
+
+def fit_weights(shortlist: Shortlist, judge: Callable[[np.ndarray], float]) -> Fusion:
+    """The weights of the best ranking found by coordinate search from each part alone: never below the best part.
+
+    judge  ranking (Q, 5) -> how good it is, on documents no part was trained on
+    """
+    starts = [Fusion(), Fusion(classifier=0.0, similarity=1.0), Fusion(classifier=0.0, memory=1.0)]
+    value: dict[Fusion, float] = {}
+
+    def score(fusion: Fusion) -> float:
+        if fusion not in value:
+            ranking, _ = rank(shortlist.rows, shortlist.labels, fusion.scores(shortlist), shortlist.count, 5)
+            value[fusion] = judge(ranking)
+        return value[fusion]
+
+    for start in starts:
+        score(start)
+    best, improved = Fusion(), True
+    while improved:
+        improved = False
+        for part, grid in GRID.items():
+            for weight in grid:
+                trial = Fusion(**{**best.as_dict(), part: weight})
+                if score(trial) > score(best) + 1e-9:
+                    best, improved = trial, True
+    return max([best, *starts], key=score)
+
+
+def calibrate(fusion: Fusion, shortlist: Shortlist, truth: np.ndarray) -> Fusion:
+    """The fusion with a logistic curve fitted to the pairs' truth (Platt), so that a score reads as a probability.
+
+    truth  (M,) bool  whether the pair is a positive
+    """
+    scores = fusion.scores(shortlist)
+    slope, offset = 1.0, 0.0
+    centre, spread = scores.mean(), scores.std() + 1e-12
+    x = (scores - centre) / spread
+    for _ in range(50):  # Newton's method on two parameters
+        p = 1 / (1 + np.exp(-(slope * x + offset)))
+        w = np.maximum(p * (1 - p), 1e-9)
+        gradient = np.array([((truth - p) * x).sum(), (truth - p).sum()])
+        hessian = np.array([[(w * x * x).sum(), (w * x).sum()], [(w * x).sum(), w.sum()]]) + 1e-6 * np.eye(2)
+        change = np.linalg.solve(hessian, gradient)
+        slope, offset = slope + change[0], offset + change[1]
+        if np.abs(change).max() < 1e-10:
+            break
+    slope = max(slope, 1e-3)  # a higher score is never less probable
+    return Fusion(**{**fusion.as_dict(), "slope": slope / spread, "offset": offset - slope * centre / spread})
