@@ -2,9 +2,9 @@
 
 python -m benchmarks.clustering [--n 1000000] [--dim 384] [--size 8] [--pecos PYTHON]
 
-Each runs in a process of its own, one after the other; the seconds are those of the clustering alone, the peak memory is that
-of the whole process, input included. PECOS makes the next power of two clusters, so where that is not n / size ours is run
-a second time with PECOS's number: only rows of equal numbers can be compared by mean cosine.
+Each runs in a process of its own, one after the other; the seconds are those of the clustering alone, the peak memory
+is that of the whole process, input included. PECOS makes the next power of two clusters, so where that is not n / size
+ours is run a second time with PECOS's number: only rows of equal numbers can be compared by mean cosine.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ PECOS = RUN.format(
 
 
 def write_vectors(path: Path, n: int, dim: int, seed: int) -> None:
-    """Write (n, dim) float32 unit vectors: a tree of centres of three levels, the smallest of very unequal size, and noise."""
+    """Write (n, dim) float32 unit vectors: noise around a tree of centres of three levels, leaves of unequal size."""
     rng = np.random.default_rng(seed)
     counts = [64, max(64, n // 500), max(64, n // 30)]
     weights = [0.5, 0.6, 0.8]  # against noise of weight 1

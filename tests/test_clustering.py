@@ -90,7 +90,7 @@ def small_constants(monkeypatch):
     monkeypatch.setattr(clustering, "CHUNK", 37)
 
 
-# --- balanced: sizes ---------------------------------------------------------------------------------------------------
+# --- balanced: sizes --------------------------------------------------------------------------------------------------
 
 
 @settings(derandomize=True, deadline=None, max_examples=60)
@@ -131,7 +131,7 @@ def test_real_constants_cut_a_sampled_node():
     assert_balanced(balanced_clusters(vectors, 1000, seed=0), len(vectors), 1000)
 
 
-# --- balanced: quality -------------------------------------------------------------------------------------------------
+# --- balanced: quality ------------------------------------------------------------------------------------------------
 
 
 def qualities(vectors: np.ndarray, k: int, seeds: int) -> tuple[float, float]:
@@ -189,7 +189,7 @@ def test_iteration_cap_still_gives_a_whole_clustering():
     assert_balanced(balanced_clusters(vectors, 33, seed=0, max_iterations=1), 500, 33)
 
 
-# --- balanced: determinism ---------------------------------------------------------------------------------------------
+# --- balanced: determinism --------------------------------------------------------------------------------------------
 
 
 def test_same_seed_same_clusters_other_seed_others(small_constants):
@@ -233,7 +233,7 @@ def test_nodes_draw_different_bits():
     assert clustering._hash(-1, np.arange(3)).tolist() == clustering._hash(2**64 - 1, np.arange(3)).tolist()
 
 
-# --- odd input ---------------------------------------------------------------------------------------------------------
+# --- odd input --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", [balanced_clusters, kmeans_clusters])
@@ -291,7 +291,7 @@ def test_errors(method):
             method(broken, 2, seed=0)
 
 
-# --- k-means -----------------------------------------------------------------------------------------------------------
+# --- k-means ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 6])
@@ -330,7 +330,7 @@ def test_an_empty_cluster_takes_the_worst_fitting_vector():
     assert clusters.tolist() == [0, 3, 0, 2, 1, 4]
 
 
-# --- measures ----------------------------------------------------------------------------------------------------------
+# --- measures ---------------------------------------------------------------------------------------------------------
 
 
 def test_mean_cosine_is_the_by_hand_mean(small_constants):

@@ -1,11 +1,11 @@
-"""Clusters of vectors by cosine: balanced hierarchical 2-means [NGAME, DEXA] and plain spherical k-means [DEXA Table 7].
+"""Clusters of vectors by cosine: balanced hierarchical 2-means [NGAME, DEXA], plain spherical k-means [DEXA Table 7].
 
 `balanced_clusters` never holds a copy of its input, so a memory map larger than the rest of the process is fine:
-- a node of more than SUBTREE points is cut along a direction that was fitted on SUBTREE of its points; the scan that scores
-  all points of a level reads the vectors in storage order;
+- a node of more than SUBTREE points is cut along a direction that was fitted on SUBTREE of its points; the scan that
+  scores all points of a level reads the vectors in storage order;
 - a smaller node is gathered once and clustered to the end, all nodes of a level in one batched matrix product.
-Each node draws from a hash of (seed, its clusters) and is worked on by one thread: neither the number of threads nor the order
-in which they finish changes a cluster.
+Each node draws from a hash of (seed, its clusters) and is worked on by one thread: neither the number of threads nor
+the order in which they finish changes a cluster.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Search(NamedTuple):
 
 
 class _Node(NamedTuple):
-    """A large node: points `ids`, ascending, to be cut into clusters first .. first + count - 1."""
+    """A node of the tree: points `ids`, ascending, to become clusters first .. first + count - 1."""
 
     ids: np.ndarray
     first: int
@@ -61,7 +61,7 @@ class _Level(NamedTuple):
 def balanced_clusters(
     vectors: np.ndarray, k: int, *, seed: int, tolerance: float = 1e-4, max_iterations: int = 50
 ) -> np.ndarray:
-    """Return exactly k clusters whose sizes differ by at most one, by hierarchical spherical 2-means [NGAME section 3].
+    """Return exactly k clusters whose sizes differ by at most one, by hierarchical spherical 2-means [NGAME].
 
     vectors         (n, D) float32  read only, of any length (the cosine counts); 1 <= k <= n
     tolerance       ()     float    a 2-means stops when the mean cosine to the own centroid grows by less
@@ -142,7 +142,7 @@ def cluster_means(vectors: np.ndarray, clusters: np.ndarray, k: int) -> np.ndarr
     return sums / np.maximum(np.bincount(clusters, minlength=k), 1).astype(np.float32)[:, None]
 
 
-# --- what both methods share -------------------------------------------------------------------------------------------
+# --- what both methods share ------------------------------------------------------------------------------------------
 
 
 def _check(vectors: np.ndarray, k: int, max_iterations: int) -> None:
@@ -199,7 +199,7 @@ def _cluster_sums(vectors: np.ndarray, clusters: np.ndarray, k: int, scales: np.
     return sums
 
 
-# --- balanced: nodes too large to gather -------------------------------------------------------------------------------
+# --- balanced: nodes too large to gather ------------------------------------------------------------------------------
 
 
 def _is_large(node: _Node) -> bool:
@@ -247,7 +247,7 @@ def _direction(vectors: np.ndarray, scales: np.ndarray, node: _Node, search: _Se
     return high - low
 
 
-# --- balanced: nodes that are gathered ---------------------------------------------------------------------------------
+# --- balanced: nodes that are gathered --------------------------------------------------------------------------------
 
 
 def _finish(rows: np.ndarray, node: _Node, search: _Search) -> np.ndarray:
@@ -287,7 +287,7 @@ def _split_level(rows: np.ndarray, level: _Level, search: _Search) -> _Level:
 
 
 def _bisect(points: np.ndarray, sizes: np.ndarray, cuts: np.ndarray, keys: np.ndarray, search: _Search) -> np.ndarray:
-    """Return which points of each node go to its first part: spherical 2-means with an exact cut [NGAME section 3].
+    """Return which points of each node go to its first part: spherical 2-means with an exact cut [NGAME].
 
     points   (b, m, D) float32  unit vectors; the rows of a node past its size are zero
     sizes    (b,)      int      real rows of each node, at least 2
@@ -405,7 +405,7 @@ def _hash(*keys: int | np.ndarray) -> np.ndarray:
     return bits
 
 
-# --- k-means -----------------------------------------------------------------------------------------------------------
+# --- k-means ----------------------------------------------------------------------------------------------------------
 
 
 def _nearest(vectors: np.ndarray, scales: np.ndarray, centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,125 @@
+"""`xc`: predictions for new texts, the table of a run, and the prepared dataset for other tools."""
+
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from xcutils import artifacts, runtime
+from xcutils.errors import UserError
+
+ROWS = {
+    "zero-shot": "zero-shot",
+    "encoder-no-aux": "encoder without auxiliary vectors",
+    "encoder": "encoder with them",
+    "classifier": "classifier",
+    "memory": "memory",
+    "fused": "fused",
+}
+COLUMNS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5", "N@5", "R@10", "R@100", "C@5")
+
+
+@click.group()
+def main() -> None:
+    """Longtail: the few right labels for a short text, among very many."""
+
+
+@main.command()
+@click.argument("texts", nargs=-1)
+@click.option("--file", "file", type=click.File(encoding="utf-8", errors="replace"), help="One text per line; - reads standard input.")
+@click.option("-k", "k", type=click.IntRange(1, 1000), default=10, show_default=True, help="Labels per text.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per text.")
+@click.option("--data", type=click.Path(path_type=Path), default=Path("data"), show_default=True, help="Where the run is.")
+@runtime.command
+def predict(texts: tuple[str, ...], file, k: int, as_json: bool, data: Path) -> None:
+    """The labels of new TEXTS, best first, with the probability that each is right."""
+    texts = [*texts, *(line.rstrip("\r\n") for line in file or [])]
+    if not texts:
+        raise UserError('there is no text: give it in quotes, xc predict "text", or one per line with --file F.')
+    from xcutils.serving import load_system  # torch and the models: only when there is something to predict
+
+    system = load_system(data)
+    for text, answer in zip(texts, system.answers(texts, k)):
+        if as_json:
+            click.echo(json.dumps({"text": text, "known": answer.known, "labels": answer.labels}, ensure_ascii=False))
+            continue
+        click.echo(text)
+        if not answer.known:
+            click.echo("  (no known word in this text: these are the most frequent labels)")
+        for label in answer.labels:
+            click.echo(f"  {label['score']:.3f}  {label['id']}  {label['text']}")
+
+
+@main.command()
+@click.option("--metrics", type=click.Path(path_type=Path), default=Path("metrics.json"), show_default=True)
+@runtime.command
+def table(metrics: Path) -> None:
+    """The test metrics of the last run, one row per phase."""
+    report = artifacts.load_json(metrics.parent, metrics.name)
+    width = max(map(len, ROWS.values()))
+    click.echo(" " * width + "".join(f"{name:>8}" for name in COLUMNS))
+    for row, title in ROWS.items():
+        click.echo(f"{title:<{width}}" + "".join(f"{report[row][name]:8.2f}" for name in COLUMNS))
+    recalls = ", ".join(f"{name.removeprefix('recall@100 ')} {v:.2f}" for name, v in report["index"].items())
+    click.echo(f"\nin percent, on the test documents; recall@100 of the index against exact search: {recalls}")
+
+
+@main.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--data", type=click.Path(path_type=Path), default=Path("data"), show_default=True, help="Where the run is.")
+@runtime.command
+def export(folder: Path, data: Path) -> None:
+    """Write the prepared dataset to FOLDER as trn.json.gz, tst.json.gz, lbl.json.gz and filter files."""
+    from xcutils.datasets import write_xc
+
+    write_xc(folder, prepared(data / "prepare"))
+    click.echo(f"wrote {folder}: any tool that reads the repository's form can be run on exactly this split.")
+
+
+@main.command()
+@click.option("--data", type=click.Path(path_type=Path), default=Path("data"), show_default=True, help="Where the run is.")
+@click.option("--out", type=click.Path(path_type=Path), help="Also write the figures to this JSON file.")
+@runtime.command
+def timings(data: Path, out: Path | None) -> None:
+    """Training time, time per text, memory and size of the last run."""
+    from xcutils.serving import measure
+
+    figures = measure(data)
+    if out:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        artifacts.save_json(out.parent, out.name, figures)
+    click.echo(json.dumps(figures, indent=2))
+
+
+def prepared(folder: Path):
+    """What the prepare stage wrote, as a Dataset."""
+    from xcutils.datasets import Corpus, Dataset
+    from xcutils.ragged import to_strings
+
+    def strings(part: str, name: str) -> list[str]:
+        return to_strings(artifacts.load_ragged(folder / part, name))
+
+    def corpus(part: str) -> Corpus:
+        positives = artifacts.load_ragged(artifacts.check(folder / part), "positives")
+        return Corpus(strings(part, "ids"), strings(part, "texts"), positives)
+
+    artifacts.check(folder / "labels")
+    return Dataset(
+        name=artifacts.load_json(folder / "train", "meta.json")["dataset"],
+        train=corpus("train"),
+        test=corpus("test"),
+        label_ids=strings("labels", "ids"),
+        label_texts=strings("labels", "texts"),
+        train_filter=artifacts.load_array(folder / "train", "filter"),
+        test_filter=artifacts.load_array(folder / "test", "filter"),
+        skipped={},
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""A finished run, ready to answer: plain text in, label ids, texts and probabilities out."""
+
+import resource
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from xcutils import artifacts
+from xcutils.fusion import Fusion
+from xcutils.predictor import Predictor
+from xcutils.ragged import Ragged, to_strings
+from xcutils.system import final_predictor
+from xcutils.tokens import tokenize
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The labels of one text as {id, text, score}; `known` is false when no word of it is known."""
+
+    known: bool
+    labels: list[dict]
+
+
+@dataclass
+class System:
+    predictor: Predictor
+    fusion: Fusion
+    tokenizer: Tokenizer
+    max_tokens: int
+    unknown: int  # the tokenizer's id for what it does not know, -1 when it has none
+    label_ids: Ragged
+    label_texts: Ragged
+    frequency: np.ndarray
+
+    def tokens(self, texts: list[str]) -> Ragged:
+        """The known tokens of each text."""
+        found = tokenize(self.tokenizer, texts, self.max_tokens)
+        kept = found.values != self.unknown
+        lengths = np.bincount(found.row_ids()[kept], minlength=len(found))
+        return Ragged(found.values[kept], np.concatenate([[0], np.cumsum(lengths)]))
+
+    def answers(self, texts: list[str], k: int) -> list[Answer]:
+        """An answer per text; a text without a known word gets the most frequent labels."""
+        tokens = self.tokens(texts)
+        ids, scores = self.predictor.predict(tokens, self.fusion, k)
+        blank = np.flatnonzero(tokens.lengths == 0)
+        if len(blank):
+            frequent = np.argsort(-self.frequency, kind="stable")[:k]
+            ids[blank] = -1
+            ids[blank, : len(frequent)] = frequent
+            scores[blank, : len(frequent)] = self.frequency[frequent] / self.predictor.positives.shape[0]
+        return [
+            Answer(bool(tokens.lengths[i] > 0), self._labels(ids[i], scores[i])) for i in range(len(texts))
+        ]
+
+    def _labels(self, ids: np.ndarray, scores: np.ndarray) -> list[dict]:
+        kept = ids[ids >= 0]
+        names = zip(to_strings(self.label_ids, kept), to_strings(self.label_texts, kept))
+        return [{"id": i, "text": t, "score": round(float(s), 6)} for (i, t), s in zip(names, scores)]
+
+
+def load_system(data: Path) -> System:
+    """The system that the last run of the pipeline left in `data`."""
+    saved = artifacts.load_json(artifacts.check(data / "score"), "fusion.json")
+    labels, folder = artifacts.check(data / "prepare" / "labels"), artifacts.check(data / "prepare" / "tokenizer")
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    unknown = next((i for t in ("[UNK]", "<unk>") if (i := tokenizer.token_to_id(t)) is not None), -1)
+    return System(
+        predictor=final_predictor(
+            data / "prepare", data / "augment", data / "classifier", data / "index", saved["settings"]
+        ),
+        fusion=Fusion(**saved["weights"]),
+        tokenizer=tokenizer,
+        max_tokens=artifacts.load_json(folder, "special.json")["max_tokens"],
+        unknown=unknown,
+        label_ids=artifacts.load_ragged(labels, "ids"),
+        label_texts=artifacts.load_ragged(labels, "texts"),
+        frequency=np.asarray(artifacts.load_array(labels, "frequency")),
+    )
+
+
+def measure(data: Path, single: int = 200) -> dict[str, float]:
+    """Time per text in batch and one by one, peak memory, and the size of what prediction reads."""
+    system = load_system(data)
+    texts = to_strings(artifacts.load_ragged(artifacts.check(data / "prepare" / "test"), "texts"))
+    begin = time.perf_counter()
+    system.answers(texts, 100)
+    batch = (time.perf_counter() - begin) / len(texts)
+    alone = []
+    for text in texts[:single]:
+        begin = time.perf_counter()
+        system.answers([text], 100)
+        alone.append(time.perf_counter() - begin)
+    fit = data / "classifier" / ("final" if (data / "classifier" / "final").is_dir() else "choose")
+    read = [*fit.rglob("*"), *(data / "index").rglob("*"), data / "augment" / fit.name / "labels.npy"]
+    return {
+        "ms_batch": 1000 * batch,
+        "ms_single": 1000 * statistics.median(alone),
+        "rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "model_mb": sum(path.stat().st_size for path in read if path.is_file()) / 2**20,
+    }
