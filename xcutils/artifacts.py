@@ -56,8 +56,9 @@ def check(folder: Path) -> Path:
     if not (folder / MANIFEST).is_file():
         raise UserError(f"{folder} is not a finished artifact ({MANIFEST} is missing): {remedy}.")
     manifest = load_json(folder, MANIFEST)
-    if manifest.get("format") != FORMAT:
-        raise UserError(f"{folder} has format {manifest.get('format')}, this version reads {FORMAT}: {remedy}.")
+    found = manifest.get("format") if isinstance(manifest, dict) else None
+    if found != FORMAT:
+        raise UserError(f"{folder} has format {found}, this version reads {FORMAT}: {remedy}.")
     for name, facts in manifest["files"].items():
         size = (folder / name).stat().st_size if (folder / name).is_file() else None
         if size != facts["bytes"]:
@@ -78,7 +79,7 @@ def load_json(folder: Path, name: str):
 
 
 def save_array(folder: Path, name: str, array: np.ndarray) -> None:
-    np.save(Path(folder) / f"{name}.npy", np.ascontiguousarray(array), allow_pickle=False)
+    np.save(Path(folder) / f"{name}.npy", np.asarray(array, order="C"), allow_pickle=False)
 
 
 def load_array(folder: Path, name: str) -> np.ndarray:
@@ -106,7 +107,7 @@ def load_ragged(folder: Path, name: str) -> Ragged:
 
 
 def save_tensors(folder: Path, name: str, tensors: dict[str, np.ndarray]) -> None:
-    save_file({key: np.ascontiguousarray(value) for key, value in tensors.items()}, Path(folder) / name)
+    save_file({key: np.asarray(value, order="C") for key, value in tensors.items()}, Path(folder) / name)
 
 
 def load_tensors(folder: Path, name: str) -> dict[str, np.ndarray]:

@@ -210,7 +210,8 @@ def build_transformer(checkpoint: str, special: dict, *, pooling: str, layers: i
             part.p = dropout
     if layers > 0:
         _keep_layers(model, layers, checkpoint)
-    return Transformer(model, pooling=pooling, cls=special["cls"], sep=special["sep"])
+    # from_pretrained leaves the model in evaluation mode, in which nothing would be dropped while training
+    return Transformer(model, pooling=pooling, cls=special["cls"], sep=special["sep"]).train()
 
 
 def _keep_layers(model: nn.Module, layers: int, checkpoint: str) -> None:

@@ -1,6 +1,7 @@
 """params.yaml as checked, frozen dataclasses: no unknown key, no wrong type, no value out of range."""
 
 import importlib
+import math
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from types import UnionType
@@ -115,7 +116,7 @@ def _scalar(given: Any, hint: type, where: str) -> Any:
             made = hint(number) if hint is float or number == int(number) else None
     except (TypeError, ValueError, OverflowError):
         made = None
-    if made is None or made != made:
+    if made is None or (hint is float and not math.isfinite(made)):
         raise UserError(f"{where} is {given!r}; it must be {names[hint]}.")
     return made
 

@@ -24,7 +24,7 @@ def start(seed: int = 0) -> torch.device:
     """The device to work on, after threads and seeds are set."""
     threads = os.environ.get("XC_THREADS")
     if threads is not None:
-        if not threads.isdigit() or int(threads) < 1:
+        if not threads.isdecimal() or int(threads) < 1:
             raise UserError(f"XC_THREADS is {threads!r}; it must be a whole number of at least 1.")
         torch.set_num_threads(int(threads))
     torch.manual_seed(seed)

@@ -1,0 +1,52 @@
+# Each target makes .venv first, with the exact versions of constraints.txt.
+PYTHON ?= python3
+BIN := $(CURDIR)/.venv/bin
+PEERS := .venv-peers/bin/python
+export PATH := $(BIN):$(PATH)
+EXAMPLES := "Marfan syndrome" "Early infantile epileptic encephalopathy 15" "Congenital deafness with retinitis pigmentosa"
+
+.PHONY: run test lint env peers peers-env bench sweep clean
+
+run: env  ## the whole pipeline on the default dataset, its metrics and three predictions
+	dvc repro
+	@echo && xc table
+	@echo && xc predict -k 5 $(EXAMPLES)
+	@echo && xc next
+
+test: env  ## all tests
+	python -m pytest
+
+lint: env
+	ruff check . && ruff format --check .
+
+env: .venv/.made
+
+.venv/.made: constraints.txt pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "error: Longtail needs Python 3.10 or later: make PYTHON=python3.11 run")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+peers-env: .venv-peers/.made  ## the environment of the tools we compare with (libpecos wants an older numpy)
+
+.venv-peers/.made: benchmarks/peers-constraints.txt
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/pip install --quiet --disable-pip-version-check --no-deps -r benchmarks/peers-constraints.txt
+	touch $@
+
+peers: env peers-env  ## PECOS, omikuji, napkinXC and BM25 on exactly our split
+	dvc repro
+	rm -rf data/peers/export && xc export data/peers/export
+	xc timings --out data/peers/timings.json
+	python -m benchmarks.peers --export data/peers/export --out data/peers --peers-python $(PEERS) \
+		--metrics metrics.json --timings data/peers/timings.json
+
+bench: env peers-env  ## clustering a million vectors; a classifier step at 10,000 and 1,300,000 labels
+	python -m benchmarks.clustering --pecos $(PEERS)
+	python -m benchmarks.classifier_step
+
+sweep: env  ## K and encoder sweeps through dvc exp run --queue; tables and plots in docs/
+	python -m benchmarks.sweep
+
+clean:
+	rm -rf .venv .venv-peers

@@ -1,0 +1,48 @@
+"""Tiny data that several tests share; nothing in any test needs the network."""
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before the libraries that read them are imported
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from xcutils.ragged import Ragged, from_rows
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"red green blue small large round flat box ball cup lid jar".split()]
+
+
+@pytest.fixture
+def texts() -> Ragged:
+    """Token ids of texts of different lengths, an empty one and two equal ones among them; ids below len(WORDS)."""
+    return from_rows([[4, 7, 11], [], [5], [6, 8, 9, 10, 12, 15], [4, 7, 11], [13, 13, 14, 4], [15, 6]], np.int32)
+
+
+@pytest.fixture
+def positives() -> Ragged:
+    """Label ids (below 9) of seven docs, sorted in each row; the fourth doc has none, label 8 belongs to nobody."""
+    return from_rows([[0, 3], [1], [0, 1, 2, 5], [], [4, 6, 7], [5], [2, 3, 4, 5, 6]], np.int32)
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory) -> Path:
+    """A folder like a checkpoint's: a random BERT of six small layers, and a tokenizer that knows WORDS."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import BertConfig, BertModel
+
+    folder = tmp_path_factory.mktemp("checkpoint")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "max_position_embeddings": 32}
+    config = BertConfig(vocab_size=len(WORDS), num_hidden_layers=6, initializer_range=0.3, **sizes)
+    BertModel(config).save_pretrained(folder)
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", WORDS.index("[CLS]")), ("[SEP]", WORDS.index("[SEP]"))]
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder

@@ -1,0 +1,245 @@
+import hashlib
+import json
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from xcutils import artifacts
+from xcutils.artifacts import check, writing
+from xcutils.errors import UserError
+from xcutils.ragged import from_rows
+
+steady = settings(derandomize=True, deadline=None, max_examples=40)
+DTYPES = st.sampled_from(["bool", "uint8", "int32", "int64", "float32", "float64"])
+ANY_ARRAY = arrays.arrays(DTYPES, arrays.array_shapes(min_dims=0, min_side=0, max_side=4))
+NAMES = st.text("abcxyz.", min_size=1, max_size=6)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def tree(folder) -> dict[str, bytes]:
+    """Every file below the folder with its bytes, and every folder."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() if path.is_file() else b"<folder>"
+        for path in folder.rglob("*")
+    }
+
+
+@pytest.fixture
+def finished(tmp_path):
+    """A finished artifact with a file in a subfolder."""
+    out = tmp_path / "out"
+    with writing(out) as folder:
+        artifacts.save_array(folder, "x", np.arange(5))
+        (folder / "choose").mkdir()
+        artifacts.save_json(folder / "choose", "facts.json", {"a": 1})
+    return out
+
+
+# --- written whole or not at all --------------------------------------------------------------------------------------
+
+
+def test_nothing_is_there_before_the_end(tmp_path):
+    out = tmp_path / "deep" / "out"
+    with writing(out) as folder:
+        artifacts.save_json(folder, "a.json", 1)
+        assert not out.exists()
+    assert sorted(tree(out)) == ["a.json", "manifest.json"]
+    assert sorted(path.name for path in out.parent.iterdir()) == ["out"]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_a_block_that_fails_leaves_nothing(tmp_path, error):
+    with pytest.raises(error), writing(tmp_path / "out") as folder:
+        artifacts.save_json(folder, "a.json", 1)
+        raise error
+    assert tree(tmp_path) == {}
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_a_block_that_fails_keeps_the_old_folder_whole(finished, error):
+    before = tree(finished.parent)
+    with pytest.raises(error), writing(finished) as folder:
+        artifacts.save_array(folder, "x", np.zeros(9))
+        raise error
+    assert tree(finished.parent) == before
+    check(finished)
+
+
+def test_a_new_folder_replaces_the_old_one_whole(finished):
+    with writing(finished) as folder:
+        assert tree(folder) == {}
+        artifacts.save_json(folder, "b.json", 2)
+    assert sorted(tree(finished)) == ["b.json", "manifest.json"]
+    assert sorted(path.name for path in finished.parent.iterdir()) == ["out"]
+
+
+def test_what_a_killed_process_left_is_not_taken_over(tmp_path):
+    with pytest.raises(ValueError), writing(tmp_path / "out") as folder:
+        draft = folder
+        raise ValueError
+    draft.mkdir()
+    (draft / "half.npy").write_bytes(b"half")
+    with writing(tmp_path / "out") as folder:
+        artifacts.save_json(folder, "a.json", 1)
+    assert sorted(tree(tmp_path / "out")) == ["a.json", "manifest.json"]
+
+
+def test_the_manifest_lists_every_file_with_size_and_hash(finished):
+    listed = json.loads((finished / "manifest.json").read_text())["files"]
+    contents = {name: data for name, data in tree(finished).items() if name not in ("manifest.json", "choose")}
+    assert listed == {
+        name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in contents.items()
+    }
+
+
+# --- checked ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_finished_folder_passes(finished):
+    assert check(finished) == finished
+
+
+@pytest.mark.parametrize("name", ["x.npy", "choose/facts.json"])
+def test_a_missing_file_is_found(finished, name):
+    (finished / name).unlink()
+    with pytest.raises(UserError, match=f"{name} is missing.*dvc repro"):
+        check(finished)
+
+
+@pytest.mark.parametrize("name", ["x.npy", "choose/facts.json"])
+def test_a_truncated_file_is_found(finished, name):
+    data = (finished / name).read_bytes()
+    (finished / name).write_bytes(data[:-1])
+    with pytest.raises(UserError, match=f"{name} is {len(data) - 1} bytes long, not {len(data)}.*dvc repro"):
+        check(finished)
+
+
+@pytest.mark.parametrize("manifest", ['{"format": 99, "files": {}}', '{"name": "other"}', "[1, 2]", "3"])
+def test_a_foreign_manifest_is_found(finished, manifest):
+    (finished / "manifest.json").write_text(manifest)
+    with pytest.raises(UserError, match="format.*dvc repro"):
+        check(finished)
+
+
+@pytest.mark.parametrize("manifest", ["", "{", '{"format": 1', "\udcff"])
+def test_a_damaged_manifest_is_found(finished, manifest):
+    (finished / "manifest.json").write_bytes(manifest.encode("utf-8", "surrogateescape"))
+    with pytest.raises(UserError, match="manifest.json cannot be read.*dvc repro"):
+        check(finished)
+
+
+def test_a_folder_without_manifest_is_not_finished(tmp_path):
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(UserError, match="not a finished artifact.*dvc repro"):
+            check(folder)
+
+
+# --- round trips ------------------------------------------------------------------------------------------------------
+
+
+@steady
+@given(array=ANY_ARRAY)
+def test_arrays_come_back(array, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("array")
+    artifacts.save_array(folder, "x", array)
+    found = artifacts.load_array(folder, "x")
+    assert found.dtype == array.dtype and found.shape == array.shape
+    np.testing.assert_array_equal(found, array)
+
+
+def test_arrays_are_mapped_and_cannot_be_written(tmp_path):
+    artifacts.save_array(tmp_path, "x", np.arange(6).reshape(2, 3).T)
+    found = artifacts.load_array(tmp_path, "x")
+    assert isinstance(found, np.memmap) and found.tolist() == [[0, 3], [1, 4], [2, 5]]
+    with pytest.raises(ValueError):
+        found[0, 0] = 1
+
+
+@steady
+@given(rows=st.lists(st.lists(st.integers(-5, 5), max_size=4), max_size=6))
+def test_ragged_rows_come_back(rows, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ragged")
+    artifacts.save_ragged(folder, "x", from_rows(rows, np.int32))
+    found = artifacts.load_ragged(folder, "x")
+    assert [found[row].tolist() for row in range(len(found))] == rows
+    assert found.values.dtype == np.int32 and found.offsets.dtype == np.int64
+    assert found.take(np.arange(len(rows))).values.tolist() == [value for row in rows for value in row]
+
+
+@steady
+@given(tensors=st.dictionaries(NAMES, ANY_ARRAY, max_size=4))
+def test_tensors_come_back(tensors, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tensors")
+    artifacts.save_tensors(folder, "x.safetensors", tensors)
+    found = artifacts.load_tensors(folder, "x.safetensors")
+    assert found.keys() == tensors.keys()
+    for name, array in tensors.items():
+        assert found[name].dtype == array.dtype and found[name].shape == array.shape
+        np.testing.assert_array_equal(found[name], array)
+
+
+def test_a_transposed_tensor_comes_back(tmp_path):
+    array = np.arange(6, dtype=np.float32).reshape(2, 3).T
+    artifacts.save_tensors(tmp_path, "x.safetensors", {"a": array})
+    np.testing.assert_array_equal(artifacts.load_tensors(tmp_path, "x.safetensors")["a"], array)
+
+
+@steady
+@given(value=JSON)
+def test_json_comes_back(value, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("json")
+    artifacts.save_json(folder, "x.json", value)
+    assert artifacts.load_json(folder, "x.json") == value
+
+
+# --- damage and pickles -----------------------------------------------------------------------------------------------
+
+
+def test_objects_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="allow_pickle"):
+        artifacts.save_array(tmp_path, "x", np.array([{}, None], dtype=object))
+
+
+def test_a_pickle_is_never_opened(tmp_path):
+    class Bomb:
+        def __reduce__(self):
+            return (tmp_path.joinpath("went off").touch, ())
+
+    (tmp_path / "x.npy").write_bytes(pickle.dumps(Bomb()))
+    np.save(tmp_path / "y.npy", np.array([Bomb()], dtype=object), allow_pickle=True)
+    for name in "xy":
+        with pytest.raises(UserError, match="cannot be read.*dvc repro"):
+            artifacts.load_array(tmp_path, name)
+    assert not (tmp_path / "went off").exists()
+
+
+@pytest.mark.parametrize("keep", [0, 5, 100, 200, 4000])
+def test_a_truncated_array_is_a_sentence(tmp_path, keep):
+    artifacts.save_array(tmp_path, "x", np.arange(1000))
+    data = (tmp_path / "x.npy").read_bytes()
+    (tmp_path / "x.npy").write_bytes(data[:keep])
+    with pytest.raises(UserError, match="x.npy cannot be read.*dvc repro"):
+        artifacts.load_array(tmp_path, "x")
+
+
+@pytest.mark.parametrize("keep", [0, 5, 50, 90])
+def test_truncated_tensors_are_a_sentence(tmp_path, keep):
+    artifacts.save_tensors(tmp_path, "x.safetensors", {"a": np.arange(1000)})
+    data = (tmp_path / "x.safetensors").read_bytes()
+    (tmp_path / "x.safetensors").write_bytes(data[:keep])
+    with pytest.raises(UserError, match="x.safetensors cannot be read.*dvc repro"):
+        artifacts.load_tensors(tmp_path, "x.safetensors")
+
+
+def test_a_file_that_is_not_there_is_a_sentence(tmp_path):
+    for load in (artifacts.load_array, artifacts.load_ragged, artifacts.load_tensors, artifacts.load_json):
+        with pytest.raises(UserError, match="cannot be read.*dvc repro"):
+            load(tmp_path, "nothing")

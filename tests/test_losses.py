@@ -1,0 +1,180 @@
+import math
+
+import pytest
+import torch
+
+from xcutils.losses import decoupled_softmax, hardest_positives, triplet
+
+
+def triplet_by_hand(scores, is_positive, positive, margin, k, tau) -> float:
+    """The papers' sums as loops over lists; `positive` holds the scores trained on, inf where there are fewer."""
+    total, k = 0.0, min(k, len(scores[0]))
+    for row, known, wanted in zip(scores, is_positive, positive):
+        hardest = sorted((s for s, is_known in zip(row, known) if not is_known), reverse=True)[:k]
+        for p in wanted:
+            active = [s for s in hardest if s - p + margin > 0]
+            if tau == 0:
+                total += sum(s - p + margin for s in active)
+                continue
+            norm = sum(math.exp(s / tau) for s in active)
+            total += sum(math.exp(s / tau) / norm * (s - p + margin) for s in active)
+    return total / (len(scores) * len(positive[0]) * k)
+
+
+def hardest_by_hand(scores, is_positive, count) -> list[list[float]]:
+    lowest = [sorted(s for s, is_known in zip(row, known) if is_known) for row, known in zip(scores, is_positive)]
+    return [(row + [math.inf] * count)[:count] for row in lowest]
+
+
+def decoupled_softmax_by_hand(scores, is_positive, tau) -> float:
+    """-log of exp(p) / (exp(p) + sum of exp(negatives)): mean over a doc's positives, then over docs that have one."""
+    docs = []
+    for row, known in zip(scores, is_positive):
+        rest = sum(math.exp(s / tau) for s, is_known in zip(row, known) if not is_known)
+        each = [math.exp(s / tau) for s, is_known in zip(row, known) if is_known]
+        if each:
+            docs.append(sum(-math.log(e / (e + rest)) for e in each) / len(each))
+    return sum(docs) / max(1, len(docs))
+
+
+def differences(loss, scores: torch.Tensor, step: float = 1e-6) -> torch.Tensor:
+    """The gradient of a loss of nested lists by central differences."""
+    gradient = torch.zeros_like(scores)
+    for place in torch.cartesian_prod(*map(torch.arange, scores.shape)).tolist():
+        moved = [scores.clone(), scores.clone()]
+        moved[0][tuple(place)] += step
+        moved[1][tuple(place)] -= step
+        gradient[tuple(place)] = (loss(moved[0].tolist()) - loss(moved[1].tolist())) / (2 * step)
+    return gradient
+
+
+def instance(seed: int, docs: int = 6, labels: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines (float64) and positives; doc 0 has no positive, doc 1 no negative, doc 2 one negative."""
+    generator = torch.Generator().manual_seed(seed)
+    scores = 2 * torch.rand(docs, labels, generator=generator, dtype=torch.float64) - 1
+    is_positive = torch.rand(docs, labels, generator=generator) < 0.4
+    is_positive[0], is_positive[1], is_positive[2] = False, True, True
+    is_positive[2, 5] = False
+    return scores, is_positive
+
+
+def sampled_columns(is_positive: torch.Tensor, count: int, seed: int) -> list[list[int]]:
+    """Up to `count` random positives of each doc, as columns."""
+    generator = torch.Generator().manual_seed(seed)
+    owned = [row.nonzero().flatten().tolist() for row in is_positive]
+    return [[row[i] for i in torch.randperm(len(row), generator=generator)[:count].tolist()] for row in owned]
+
+
+def gathered(scores: torch.Tensor, columns: list[list[int]], count: int) -> torch.Tensor:
+    """(B, count) scores at the columns, +inf where there are fewer: what the encoder stage passes on."""
+    padded = torch.tensor([(row + [-1] * count)[:count] for row in columns])
+    return scores.gather(1, padded.clamp(min=0)).masked_fill(padded < 0, torch.inf)
+
+
+def assert_same_gradient(loss, by_hand, scores: torch.Tensor) -> None:
+    leaf = scores.clone().requires_grad_()
+    value = loss(leaf)
+    value.backward()
+    assert value.item() == pytest.approx(by_hand(scores.tolist()), rel=1e-9, abs=1e-12)
+    torch.testing.assert_close(leaf.grad, differences(by_hand, scores), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("margin", "k", "tau"), [(0.3, 3, 0.1), (0.3, 3, 0.0), (0.0, 1, 1.0), (2.0, 50, 0.5)])
+def test_triplet_with_sampled_positives_is_the_loops(seed, margin, k, tau):
+    scores, is_positive = instance(seed)
+    columns = sampled_columns(is_positive, 2, seed)
+    known = is_positive.tolist()
+
+    def by_hand(rows):
+        wanted = [([row[c] for c in chosen] + [math.inf] * 2)[:2] for row, chosen in zip(rows, columns)]
+        return triplet_by_hand(rows, known, wanted, margin, k, tau)
+
+    def loss(s):
+        return triplet(s, is_positive, gathered(s, columns, 2), margin=margin, k=k, tau=tau)
+
+    assert_same_gradient(loss, by_hand, scores)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("tau", [0.0, 1.0])
+def test_triplet_with_hardest_positives_is_the_loops(seed, tau):
+    scores, is_positive = instance(seed)
+    known = is_positive.tolist()
+
+    def by_hand(rows):
+        return triplet_by_hand(rows, known, hardest_by_hand(rows, known, 3), 0.2, 5, tau)
+
+    def loss(s):
+        return triplet(s, is_positive, hardest_positives(s, is_positive, 3), margin=0.2, k=5, tau=tau)
+
+    assert_same_gradient(loss, by_hand, scores)
+
+
+@pytest.mark.parametrize("count", [1, 3, 8, 20])
+def test_hardest_positives_are_the_lowest_scores(count):
+    scores, is_positive = instance(1)
+    found = hardest_positives(scores, is_positive, count)
+    assert found.tolist() == hardest_by_hand(scores.tolist(), is_positive.tolist(), min(count, 8))
+    assert torch.isinf(found[0]).all()  # the doc without positives
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("tau", [0.05, 1.0])
+def test_decoupled_softmax_is_the_loops(seed, tau):
+    scores, is_positive = instance(seed)
+    known = is_positive.tolist()
+    assert_same_gradient(
+        lambda s: decoupled_softmax(s, is_positive, tau=tau),
+        lambda rows: decoupled_softmax_by_hand(rows, known, tau),
+        scores / 2,
+    )
+
+
+def test_decoupled_softmax_leaves_the_other_positives_out():
+    scores = torch.tensor([[0.1, 0.9, -0.3, 0.2]], dtype=torch.float64)
+    is_positive = torch.tensor([[True, True, False, False]])
+    alone = [decoupled_softmax(scores[:, [p, 2, 3]], is_positive[:, [p, 2, 3]], tau=0.5) for p in (0, 1)]
+    assert decoupled_softmax(scores, is_positive, tau=0.5).item() == pytest.approx(sum(alone).item() / 2)
+
+
+def test_a_known_positive_is_never_a_negative():
+    scores, is_positive = instance(3)
+    columns = sampled_columns(is_positive, 1, 0)
+    leaf = scores.clone().requires_grad_()
+    before = triplet(leaf, is_positive, gathered(leaf, columns, 1), margin=0.3, k=8, tau=0.1)
+    before.backward()
+    others = is_positive.clone()
+    for row, chosen in enumerate(columns):
+        others[row, chosen] = False
+    assert others.any() and (leaf.grad[others] == 0).all() and (leaf.grad[~is_positive] != 0).any()
+    raised = scores.masked_fill(others, 1.0)  # would be the hardest negatives of all
+    after = triplet(raised, is_positive, gathered(raised, columns, 1), margin=0.3, k=8, tau=0.1)
+    assert after.item() == before.item()
+
+
+def every_loss(scores: torch.Tensor, is_positive: torch.Tensor) -> dict[str, torch.Tensor]:
+    first = gathered(scores, sampled_columns(is_positive, 2, 0), 2)
+    hardest = hardest_positives(scores, is_positive, 3)
+    return {
+        "sampled": triplet(scores, is_positive, first, margin=0.3, k=5, tau=0.1),
+        "sampled, alike": triplet(scores, is_positive, first, margin=0.3, k=5, tau=0.0),
+        "hardest": triplet(scores, is_positive, hardest, margin=0.3, k=5, tau=1.0),
+        "softmax": decoupled_softmax(scores, is_positive, tau=0.01),
+    }
+
+
+@pytest.mark.parametrize("mask", [torch.zeros(4, 6), torch.ones(4, 6), torch.eye(4, 6), 1 - torch.eye(4, 6)])
+@pytest.mark.parametrize("scale", [0.0, 1.0, 50.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_nothing_is_ever_infinite(mask, scale, dtype):
+    is_positive = mask.bool()
+    generator = torch.Generator().manual_seed(0)
+    start = scale * (2 * torch.rand(4, 6, generator=generator, dtype=dtype) - 1)
+    for name in every_loss(start, is_positive):
+        scores = start.clone().requires_grad_()
+        loss = every_loss(scores, is_positive)[name]
+        loss.backward()
+        assert torch.isfinite(loss) and torch.isfinite(scores.grad).all(), name
+        if is_positive.all() or not is_positive.any():  # nothing to compare: no loss and no push
+            assert loss.item() == 0 and (scores.grad == 0).all(), name
