@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from xcutils import artifacts, runtime
 from xcutils.encoders import encode, move
 from xcutils.folds import Fold, folds
-from xcutils.losses import decoupled_softmax, hardest_positives, triplet
+from xcutils.losses import decoupled_softmax_products, hardest_positives, triplet
 from xcutils.metrics import evaluate
 from xcutils.models import load_encoder, save_curve, save_encoder
 from xcutils.neighbours import exact, unit
@@ -59,21 +59,24 @@ class OneVsAll:
         self.device = runtime.device()
         self.docs = np.array(docs)  # written as the encoder moves on
         self.table = RowTable(torch.from_numpy(np.array(labels)).to(self.device), lr=p.lr)
-        self.pool = LabelPool(positives, len(labels))
+        self.pool, self.every = LabelPool(positives, len(labels)), np.arange(len(labels))
         for table in encoder.tables:
             table.lr = p.encoder_lr
 
     def loss(self, docs: np.ndarray, rng: np.random.Generator) -> torch.Tensor:
         """The batch's loss over all labels, or over the union of its documents' positives."""
-        pool = None if self.p.labels == "all" else np.unique(self.positives.take(docs).values)
-        rows = self.table.rows(None if pool is None else torch.from_numpy(pool.astype(np.int64)).to(self.device))
-        everything = np.arange(len(rows)) if pool is None else pool
-        is_positive = torch.from_numpy(self.pool.mask(docs, everything)).to(self.device)
+        pool = self.every if self.p.labels == "all" else np.unique(self.positives.take(docs).values)
+        ids = None if pool is self.every else torch.from_numpy(pool.astype(np.int64)).to(self.device)
+        labels = F.normalize(self.table.rows(ids), dim=1)
         x = F.normalize(F.dropout(self.embed(docs), self.p.dropout), dim=1)
-        scores = x @ F.normalize(rows, dim=1).T
-        if self.p.loss == "decoupled-softmax":
-            return decoupled_softmax(scores, is_positive, tau=self.p.tau)
-        p, positive = self.p, hardest_positives(scores, is_positive, self.p.positives)
+        known = [torch.from_numpy(part).to(self.device) for part in self.pool.known(docs, pool)]
+        p = self.p
+        if p.loss == "decoupled-softmax":
+            return decoupled_softmax_products(x, labels, *known, tau=p.tau)
+        scores = x @ labels.T
+        is_positive = torch.zeros(scores.shape, dtype=torch.bool, device=self.device)
+        is_positive[known[0], known[1]] = True
+        positive = hardest_positives(scores, is_positive, p.positives)
         return triplet(scores, is_positive, positive, margin=p.margin, k=p.negatives, tau=p.weighting)
 
     def embed(self, docs: np.ndarray) -> torch.Tensor:

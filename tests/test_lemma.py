@@ -61,8 +61,8 @@ def make_case(seed: int, spread: float | None = None) -> Case:
 def loss(case: Case, encoder: np.ndarray, aux: np.ndarray) -> float:
     total = 0.0
     for i, x in enumerate(case.docs):
-        for l, z in enumerate(case.labels):
-            total += ((encoder @ z + aux[case.clusters[l]]) @ (encoder @ x) - case.targets[i, l]) ** 2
+        for label, z in enumerate(case.labels):
+            total += ((encoder @ z + aux[case.clusters[label]]) @ (encoder @ x) - case.targets[i, label]) ** 2
     return total / case.targets.size
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 from scipy import sparse
+from scipy.special import expit
 
 PARTS = ("classifier", "similarity", "memory", "propensity")
 GRID = {
@@ -49,7 +50,7 @@ class Fusion:
         return shortlist.parts.astype(np.float64) @ np.array([getattr(self, part) for part in PARTS])
 
     def probabilities(self, scores: np.ndarray) -> np.ndarray:
-        return 1 / (1 + np.exp(-(self.slope * scores + self.offset)))
+        return expit(self.slope * scores + self.offset)
 
     def as_dict(self) -> dict[str, float]:
         return asdict(self)
@@ -162,14 +163,23 @@ def calibrate(fusion: Fusion, shortlist: Shortlist, truth: np.ndarray) -> Fusion
     slope, offset = 1.0, 0.0
     centre, spread = scores.mean(), scores.std() + 1e-12
     x = (scores - centre) / spread
+
+    def loss(slope: float, offset: float) -> float:
+        z = slope * x + offset
+        return float((np.logaddexp(0, z) - truth * z).sum())
+
     for _ in range(50):  # Newton's method on two parameters
-        p = 1 / (1 + np.exp(-(slope * x + offset)))
+        p = expit(slope * x + offset)
         w = np.maximum(p * (1 - p), 1e-9)
         gradient = np.array([((truth - p) * x).sum(), (truth - p).sum()])
         hessian = np.array([[(w * x * x).sum(), (w * x).sum()], [(w * x).sum(), w.sum()]]) + 1e-6 * np.eye(2)
         change = np.linalg.solve(hessian, gradient)
+        while np.abs(change).max() >= 1e-10 and loss(slope + change[0], offset + change[1]) > loss(slope, offset):
+            change /= 2  # where scores are skewed, a full step may overshoot ever further
         slope, offset = slope + change[0], offset + change[1]
         if np.abs(change).max() < 1e-10:
             break
-    slope = max(slope, 1e-3)  # a higher score is never less probable
+    if slope < 1e-3:  # a higher score is never less probable: then all are about as probable as any
+        share = np.clip(truth.mean(), 1e-9, 1 - 1e-9)
+        slope, offset = 1e-3, np.log(share / (1 - share))
     return Fusion(**{**fusion.as_dict(), "slope": slope / spread, "offset": offset - slope * centre / spread})

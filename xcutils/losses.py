@@ -44,3 +44,39 @@ def decoupled_softmax(scores: Tensor, is_positive: Tensor, *, tau: float) -> Ten
     each = F.softplus(rest[rows] - logits[rows, columns])
     count = is_positive.sum(dim=1)
     return (each / count[rows]).sum() / (count > 0).sum().clamp(min=1)
+
+
+def decoupled_softmax_products(x: Tensor, labels: Tensor, rows: Tensor, columns: Tensor, *, tau: float) -> Tensor:
+    """decoupled_softmax(x @ labels.T, ...) with one matrix of scores in memory instead of six, for very many labels.
+
+    x              (B, D) float  unit document embeddings
+    labels         (P, D) float  unit label vectors
+    rows, columns  (M,) int64    the known positives
+    """
+    return _DecoupledSoftmax.apply(x, labels, rows, columns, tau)
+
+
+class _DecoupledSoftmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, labels, rows, columns, tau):
+        scores = (x @ labels.T).div_(tau)
+        positive = scores[rows, columns]
+        scores[rows, columns] = -torch.inf
+        peak = scores.amax(dim=1, keepdim=True).clamp(min=torch.finfo(scores.dtype).min)
+        total = scores.sub_(peak).exp_().sum(dim=1, keepdim=True)
+        rest = (peak + total.log()).squeeze(1)
+        scores.div_(total.clamp(min=torch.finfo(scores.dtype).tiny))  # now the softmax over each row's negatives
+        count = torch.bincount(rows, minlength=len(x))
+        share = 1 / (count[rows] * (count > 0).sum().clamp(min=1)).to(scores.dtype)
+        ctx.save_for_backward(x, labels, rows, columns, scores, torch.sigmoid(rest[rows] - positive) * share)
+        ctx.tau = tau
+        return (F.softplus(rest[rows] - positive) * share).sum()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, labels, rows, columns, scores, pull = ctx.saved_tensors
+        push = torch.zeros(len(x), dtype=scores.dtype, device=scores.device).index_add_(0, rows, pull)
+        scores.mul_(push.unsqueeze(1))  # the buffer is this step's own: the loss is differentiated once
+        scores[rows, columns] = -pull
+        scores.mul_(gradient / ctx.tau)
+        return scores @ labels, scores.T @ x, None, None, None

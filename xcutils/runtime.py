@@ -3,6 +3,7 @@
 Values that change no result come from the environment: XC_THREADS, XC_DEVICE.
 """
 
+import ctypes
 import functools
 import os
 import sys
@@ -27,9 +28,20 @@ def start(seed: int = 0) -> torch.device:
         if not threads.isdecimal() or int(threads) < 1:
             raise UserError(f"XC_THREADS is {threads!r}; it must be a whole number of at least 1.")
         torch.set_num_threads(int(threads))
+    _keep_freed_memory()
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)  # for libraries that draw from the global generator; ours take a generator
     return device()
+
+
+def _keep_freed_memory() -> None:
+    """Let glibc reuse large freed blocks: otherwise every step maps and clears its arrays anew."""
+    try:
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallopt(-4, 0)  # M_MMAP_MAX: no block gets a mapping of its own
+        libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: freed memory stays with the process
+    except (OSError, AttributeError):
+        pass  # another C library: nothing to set
 
 
 def device() -> torch.device:
