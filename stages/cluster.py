@@ -1,7 +1,7 @@
 """Which auxiliary vector each label shares [DEXA section 4]: head labels have their own, the rest share by cluster.
 
 reads   embed labels (L, D), docs (N, D); prepare/train positives; prepare/labels frequency (L,)
-writes  label_to_aux (L,) int32 (-1 everywhere when K = 0), cluster.json {aux, head, clusters, mean_cosine}
+writes  label_to_aux (L,) int32 (-1 everywhere when K = 0), cluster.json {aux, head, largest, mean_cosine}
 """
 
 from dataclasses import dataclass

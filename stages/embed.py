@@ -14,6 +14,7 @@ import click
 from xcutils import artifacts, runtime
 from xcutils.encoders import build_transformer, encode, move
 from xcutils.params import load_params, value
+from xcutils.tokens import check_vocabulary
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class Params:
 def main(train: Path, labels: Path, tokenizer: Path, out: Path) -> None:
     p = load_params(Params, "embed")
     device = runtime.start()
-    special = artifacts.load_json(tokenizer, "special.json")
+    special = artifacts.load_json(artifacts.check(tokenizer), "special.json")
+    check_vocabulary(tokenizer, p.model, "embed.model")
     encoder = build_transformer(p.model, special, pooling=p.pooling, layers=p.layers, dropout=0.0)
     encoder = move(encoder, device)
     with artifacts.writing(out) as folder:

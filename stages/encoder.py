@@ -27,6 +27,7 @@ from xcutils.params import load_params, load_top, value
 from xcutils.ragged import Ragged, concatenate
 from xcutils.samplers import ClusteredEpochs, LabelPool, first_columns, sample_positives
 from xcutils.tables import RowTable
+from xcutils.tokens import check_vocabulary
 from xcutils.training import Optimisers, Outcome, Plan, mean_cosine, train
 
 COLLAPSED = 0.95  # mean cosine of random documents from which on the embeddings are taken to have fallen together
@@ -125,11 +126,11 @@ class Siamese:
             return
         slots = np.unique(self.label_to_aux[shared])
         fresh = balanced_clusters(self.label_embeddings()[shared], len(slots), seed=seed)
-        old = self.aux.values[torch.from_numpy(self.label_to_aux[shared].astype(np.int64))]
-        target = torch.from_numpy(slots[fresh].astype(np.int64))
+        old = self.aux.values[torch.from_numpy(self.label_to_aux[shared].astype(np.int64)).to(self.device)]
+        target = torch.from_numpy(slots[fresh].astype(np.int64)).to(self.device)
         total = torch.zeros_like(self.aux.values).index_add_(0, target, old)
         count = torch.bincount(target, minlength=len(total)).unsqueeze(1)
-        rows = torch.from_numpy(slots.astype(np.int64))
+        rows = torch.from_numpy(slots.astype(np.int64)).to(self.device)
         self.aux.values[rows] = total[rows] / count[rows]
         for moment in (self.aux.first, self.aux.second):
             if moment is not None:
@@ -212,6 +213,7 @@ def main(train_dir: Path, labels_dir: Path, tokenizer: Path, cluster: Path, out:
     is_validation = artifacts.load_array(train_dir, "is_validation")
     label_to_aux = artifacts.load_array(artifacts.check(cluster), "label_to_aux")
     special = artifacts.load_json(artifacts.check(tokenizer), "special.json")
+    check_vocabulary(tokenizer, p.model, "encoder.model")
     curve = []
     with artifacts.writing(out) as folder:
         for fold in folds(is_validation, artifacts.load_json(train_dir, "meta.json")["refit"]):

@@ -54,7 +54,10 @@ class Split:
 
 def load_split(folder: Path, n_labels: int, rows: np.ndarray | None = None) -> Split:
     """A prepared split, or some of its documents."""
-    tokens, positives = artifacts.load_ragged(artifacts.check(folder), "tokens"), artifacts.load_ragged(folder, "positives")
+    tokens, positives = (
+        artifacts.load_ragged(artifacts.check(folder), "tokens"),
+        artifacts.load_ragged(folder, "positives"),
+    )
     pairs = np.asarray(artifacts.load_array(folder, "filter")).reshape(-1, 2)
     excluded = sparse.csr_matrix((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), (len(tokens), n_labels))
     rows = np.arange(len(tokens)) if rows is None else rows
@@ -113,15 +116,14 @@ def final_rankings(predictor: Predictor, fusion: Fusion, split: Split) -> dict[s
     return {**rows, "fused": fused}
 
 
-def index_recall(predictor: Predictor, split: Split) -> dict[str, float]:
-    """recall@100 of each search against exact search, in percent."""
-    queries = encode(predictor.encoder, split.tokens)
+def index_recall(predictor: Predictor, split: Split, most: int = 1000) -> dict[str, float]:
+    """recall@100 of each search against exact search, in percent, on the first `most` documents."""
+    queries = encode(predictor.encoder, split.tokens.take(np.arange(min(most, len(split.tokens)))))
     out = {}
     for name in ("labels", "classifiers", "docs"):
         searcher = getattr(predictor, name)
         k = min(100, len(searcher.vectors))
-        found = searcher.search(queries, k)[0]
-        out[name] = recall(found, found if searcher.graph is None else exact(queries, searcher.vectors, k)[0])
+        out[name] = recall(searcher.search(queries, k)[0], exact(queries, searcher.vectors, k)[0])
     return out
 
 
@@ -147,7 +149,7 @@ def write_tables(folder: Path, rankings: dict, split: Split, inverse: np.ndarray
         writer = None
         for name, ranking in rankings.items():
             for bin_name, figures in zip(BINS, evaluate_bins(ranking, split.truth, inverse, bins, len(BINS))):
-                line = {"row": name, "bin": bin_name, **rounded(figures)}
+                line = {"place": f"{bin_name}: {name}", "row": name, "bin": bin_name, **rounded(figures)}
                 writer = writer or csv.DictWriter(file, list(line))
                 if file.tell() == 0:
                     writer.writeheader()
@@ -156,7 +158,7 @@ def write_tables(folder: Path, rankings: dict, split: Split, inverse: np.ndarray
 
 def load_rows(prepare: Path, embed: Path, encoder: Path, augment: Path) -> dict:
     """Row name -> (encoder, label vectors) of the rows that are one encoder's search."""
-    special = artifacts.load_json(prepare / "tokenizer", "special.json")
+    special = artifacts.load_json(artifacts.check(prepare / "tokenizer"), "special.json")
     zero_shot = build_transformer(**artifacts.load_json(embed, "embed.json"), special=special, dropout=0.0)
     fit = last_fold(artifacts.load_json(prepare / "train", "meta.json")["refit"])
     trained = load_encoder(encoder / fit)

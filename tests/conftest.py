@@ -1,5 +1,6 @@
 """Tiny data that several tests share; nothing in any test needs the network."""
 
+import json
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before the libraries that read them are imported
@@ -45,4 +46,14 @@ def tiny_model(tmp_path_factory) -> Path:
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", WORDS.index("[CLS]")), ("[SEP]", WORDS.index("[SEP]"))]
     )
     tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tiny_model, tmp_path_factory) -> Path:
+    """A folder in which all stages have run on the tiny dataset, to be read and not written; said.json is their stderr."""
+    import tiny
+
+    folder = tiny.make_project(tmp_path_factory.mktemp("run"), **tiny.small_checkpoint(tiny_model))
+    (folder / "said.json").write_text(json.dumps(tiny.run_stages(folder)), encoding="utf-8")
     return folder

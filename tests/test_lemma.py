@@ -1,9 +1,9 @@
 """DEXA's Lemma 1 as a numerical test, in a corrected form; the printed form fails, see the two counter-examples.
 
-Labels have gaps Delta_l between the best representation w_l = E* z_l + Delta_l and what the encoder E* makes of their text.
+Labels have gaps Delta_l between their best representation w_l = E* z_l + Delta_l and what the encoder makes of their text.
 The loss of encoder and auxiliary vectors is the mean of ((E z_l + a_c(l))' E x_i - w_l' E* x_i)^2 over docs and labels.
-The lemma bounds its gradient at E*: without auxiliary vectors by the size of the gaps, with them by the gaps' spread within
-clusters alone. So what the gaps of a cluster have in common no longer pulls the encoder away from E*.
+The lemma bounds its gradient at E*: without auxiliary vectors by the size of the gaps, with them by the gaps' spread
+within clusters alone. So what the gaps of a cluster have in common no longer pulls the encoder away from E*.
 """
 
 import math
@@ -146,7 +146,7 @@ def test_counter_example_to_the_printed_sign():
 
 
 def test_counter_example_to_the_printed_constant():
-    """The lemma bounds the gradient without auxiliary vectors by 2 s^2 rms; here it is twice that, and exactly the 4."""
+    """The lemma bounds the gradient without auxiliary vectors by 2 s^2 rms; here it is 4 s^2 rms."""
     unit = np.array([[1.0, 0.0]])
     case = Case(docs=unit, labels=unit, encoder=0.5 * np.eye(1, 2), gaps=np.array([[0.5]]), clusters=np.array([0]))
     assert np.linalg.norm(case.labels @ case.encoder.T + case.gaps) == 1

@@ -45,7 +45,7 @@ def _hub_folder(name: str) -> Path:
             made = huggingface_hub.snapshot_download(
                 name, allow_patterns=PATTERNS, local_files_only=local_files_only, etag_timeout=10
             )
-        except Exception as error:  # noqa: BLE001 - the client lets errors of several network libraries through
+        except Exception as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             continue
         missing = [pattern for pattern in NEEDED if not any(Path(made).glob(pattern))]

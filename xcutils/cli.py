@@ -23,6 +23,15 @@ ROWS = {
 }
 COLUMNS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5", "N@5", "R@10", "R@100", "C@5")
 
+NEXT = """What to try next (first: source .venv/bin/activate)
+  xc predict "your text"                 labels for a text of your own
+  dvc exp run -S K=0                     the same without auxiliary vectors (NGAME)
+  dvc exp run -S K=65536                 an auxiliary vector for every label
+  dvc metrics diff                       what that changed
+  dvc plots show                         curves, and results by label frequency
+  dvc exp run -S dataset=path/to/folder  your own trn.json.gz, tst.json.gz and lbl.json.gz
+  make peers                             PECOS, omikuji, napkinXC and BM25 on the same split"""
+
 
 @click.group()
 def main() -> None:
@@ -31,10 +40,17 @@ def main() -> None:
 
 @main.command()
 @click.argument("texts", nargs=-1)
-@click.option("--file", "file", type=click.File(encoding="utf-8", errors="replace"), help="One text per line; - reads standard input.")
+@click.option(
+    "--file",
+    "file",
+    type=click.File(encoding="utf-8", errors="replace"),
+    help="One text per line; - reads standard input.",
+)
 @click.option("-k", "k", type=click.IntRange(1, 1000), default=10, show_default=True, help="Labels per text.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per text.")
-@click.option("--data", type=click.Path(path_type=Path), default=Path("data"), show_default=True, help="Where the run is.")
+@click.option(
+    "--data", type=click.Path(path_type=Path), default=Path("data"), show_default=True, help="Where the run is."
+)
 @runtime.command
 def predict(texts: tuple[str, ...], file, k: int, as_json: bool, data: Path) -> None:
     """The labels of new TEXTS, best first, with the probability that each is right."""
@@ -71,7 +87,9 @@ def table(metrics: Path) -> None:
 
 @main.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--data", type=click.Path(path_type=Path), default=Path("data"), show_default=True, help="Where the run is.")
+@click.option(
+    "--data", type=click.Path(path_type=Path), default=Path("data"), show_default=True, help="Where the run is."
+)
 @runtime.command
 def export(folder: Path, data: Path) -> None:
     """Write the prepared dataset to FOLDER as trn.json.gz, tst.json.gz, lbl.json.gz and filter files."""
@@ -82,7 +100,9 @@ def export(folder: Path, data: Path) -> None:
 
 
 @main.command()
-@click.option("--data", type=click.Path(path_type=Path), default=Path("data"), show_default=True, help="Where the run is.")
+@click.option(
+    "--data", type=click.Path(path_type=Path), default=Path("data"), show_default=True, help="Where the run is."
+)
 @click.option("--out", type=click.Path(path_type=Path), help="Also write the figures to this JSON file.")
 @runtime.command
 def timings(data: Path, out: Path | None) -> None:
@@ -94,6 +114,12 @@ def timings(data: Path, out: Path | None) -> None:
         out.parent.mkdir(parents=True, exist_ok=True)
         artifacts.save_json(out.parent, out.name, figures)
     click.echo(json.dumps(figures, indent=2))
+
+
+@main.command("next")
+def what_next() -> None:
+    """What to try after a first run."""
+    click.echo(NEXT)
 
 
 def prepared(folder: Path):

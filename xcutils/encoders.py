@@ -5,7 +5,9 @@ bi-gru             one bidirectional GRU layer over the same table, masked mean 
 transformer        any Hugging Face checkpoint, mean or CLS pooling, optionally fewer layers
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -189,16 +191,16 @@ def build_bag(texts: Iterable[Ragged], checkpoint: str, *, ngrams: int, buckets:
     rows = len(table) + (buckets if ngrams > 1 else 0)
     vectors = torch.cat([table, torch.zeros(rows - len(table), table.shape[1])])
     joined = [bag_features(tokens, len(table), ngrams, rows) for tokens in texts]
-    features = Ragged(
-        np.concatenate([f.values for f in joined]), starts(np.concatenate([f.lengths for f in joined]))
-    )
+    features = Ragged(np.concatenate([f.values for f in joined]), starts(np.concatenate([f.lengths for f in joined])))
     return BagOfEmbeddings(vectors, idf_weights(features, rows), vocabulary=len(table), ngrams=ngrams)
 
 
 def build_transformer(checkpoint: str, special: dict, *, pooling: str, layers: int, dropout: float) -> Transformer:
     """The checkpoint as an encoder; `layers` > 0 keeps that many layers, spread evenly, the last one among them."""
     from transformers import AutoModel  # slow to import: only where it is used
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     model = AutoModel.from_pretrained(
         checkpoint_folder(checkpoint), trust_remote_code=False, use_safetensors=True, dtype=torch.float32
     )
@@ -255,17 +257,37 @@ def rebuild(config: dict, tensors: dict[str, np.ndarray]) -> nn.Module:
 def encode(
     encoder: nn.Module, tokens: Ragged, *, normalise: bool = True, chunk: int = 4096, watch: Callable = iter
 ) -> np.ndarray:
-    """(rows, D) float32: the embeddings of all texts, of length one by default, in chunks without gradients."""
+    """(rows, D) float32: the embeddings of all texts, of length one by default, in chunks without gradients.
+
+    On a CPU the chunks run side by side on one thread each: no thread waits for another inside an operation.
+    """
     out = np.zeros((len(tokens), encoder.dim), dtype=np.float32)
-    was_training = encoder.training
-    encoder.eval()
-    with torch.no_grad():
-        for start in watch(range(0, len(tokens), chunk)):
-            rows = np.arange(start, min(start + chunk, len(tokens)))
+
+    def fill(start: int) -> None:
+        rows = np.arange(start, min(start + chunk, len(tokens)))
+        with torch.no_grad():
             some = encoder(tokens.take(rows)).float()
             out[rows] = (F.normalize(some, dim=1) if normalise else some).cpu().numpy()
+
+    was_training = encoder.training
+    encoder.eval()
+    begins = range(0, len(tokens), chunk)
+    with _one_thread_each() as workers, ThreadPoolExecutor(workers) as pool:
+        for done in watch([pool.submit(fill, start) for start in begins]):
+            done.result()
     encoder.train(was_training)
     return out
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[int]:
+    """The number of workers to use while every operation runs on one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield threads
+    finally:
+        torch.set_num_threads(threads)
 
 
 def move(encoder: nn.Module, device: torch.device) -> nn.Module:
@@ -273,4 +295,3 @@ def move(encoder: nn.Module, device: torch.device) -> nn.Module:
     for table in encoder.tables:
         table.values = table.values.to(device)
     return encoder.to(device)
-

@@ -112,9 +112,7 @@ def entries(matrix: sparse.csr_matrix, rows: np.ndarray, labels: np.ndarray) -> 
     return np.where(found, matrix.data[place] if len(keys) else 0, 0).astype(np.float32)
 
 
-def rank(
-    rows: np.ndarray, labels: np.ndarray, scores: np.ndarray, count: int, k: int
-) -> tuple[np.ndarray, np.ndarray]:
+def rank(rows: np.ndarray, labels: np.ndarray, scores: np.ndarray, count: int, k: int) -> tuple[np.ndarray, np.ndarray]:
     """(ids (count, k), scores (count, k)): each row's best pairs, ties by label, padded with -1 and -inf."""
     order = np.lexsort((labels, -scores, rows))
     rows, labels, scores = rows[order], labels[order], scores[order]
@@ -133,17 +131,14 @@ def fit_weights(shortlist: Shortlist, judge: Callable[[np.ndarray], float]) -> F
     judge  ranking (Q, 5) -> how good it is, on documents no part was trained on
     """
     starts = [Fusion(), Fusion(classifier=0.0, similarity=1.0), Fusion(classifier=0.0, memory=1.0)]
-    value: dict[Fusion, float] = {}
+    table, value = _Padded(shortlist), {}
 
     def score(fusion: Fusion) -> float:
         if fusion not in value:
-            ranking, _ = rank(shortlist.rows, shortlist.labels, fusion.scores(shortlist), shortlist.count, 5)
-            value[fusion] = judge(ranking)
+            value[fusion] = judge(table.top(fusion.scores(shortlist), 5))
         return value[fusion]
 
-    for start in starts:
-        score(start)
-    best, improved = Fusion(), True
+    best, improved = max(starts, key=score), True
     while improved:
         improved = False
         for part, grid in GRID.items():
@@ -151,7 +146,27 @@ def fit_weights(shortlist: Shortlist, judge: Callable[[np.ndarray], float]) -> F
                 trial = Fusion(**{**best.as_dict(), part: weight})
                 if score(trial) > score(best) + 1e-9:
                     best, improved = trial, True
-    return max([best, *starts], key=score)
+    return best
+
+
+class _Padded:
+    """A shortlist laid out as a matrix, so that each of many weightings is ranked by one partial sort."""
+
+    def __init__(self, shortlist: Shortlist):
+        first = np.searchsorted(shortlist.rows, np.arange(shortlist.count))
+        self.place = shortlist.rows, np.arange(len(shortlist.rows)) - first[shortlist.rows]
+        width = max(5, int(self.place[1].max(initial=-1)) + 1)
+        self.labels = np.full((shortlist.count, width), -1, dtype=np.int64)
+        self.labels[self.place] = shortlist.labels
+
+    def top(self, scores: np.ndarray, k: int) -> np.ndarray:
+        """(Q, k) labels of the highest scores (M,), best first, ties by label."""
+        lowest = np.full(self.labels.shape, np.inf)
+        lowest[self.place] = -scores
+        some = np.argpartition(lowest, k - 1, axis=1)[:, :k]
+        some.sort(axis=1)  # the labels of a row ascend, so that a stable sort breaks ties by label
+        order = np.argsort(np.take_along_axis(lowest, some, axis=1), axis=1, kind="stable")
+        return np.take_along_axis(self.labels, np.take_along_axis(some, order, axis=1), axis=1)
 
 
 def calibrate(fusion: Fusion, shortlist: Shortlist, truth: np.ndarray) -> Fusion:

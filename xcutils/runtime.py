@@ -53,7 +53,9 @@ def device() -> torch.device:
             return torch.device(wanted)
         except (RuntimeError, AssertionError) as error:
             reason = str(error).splitlines()[0]
-            raise UserError(f"XC_DEVICE={wanted} cannot be used ({reason}): unset it or name cpu, cuda or mps.") from None
+            raise UserError(
+                f"XC_DEVICE={wanted} cannot be used ({reason}): unset it or name cpu, cuda or mps."
+            ) from None
     if torch.cuda.is_available():
         return torch.device("cuda")
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")

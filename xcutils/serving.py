@@ -53,9 +53,7 @@ class System:
             ids[blank] = -1
             ids[blank, : len(frequent)] = frequent
             scores[blank, : len(frequent)] = self.frequency[frequent] / self.predictor.positives.shape[0]
-        return [
-            Answer(bool(tokens.lengths[i] > 0), self._labels(ids[i], scores[i])) for i in range(len(texts))
-        ]
+        return [Answer(bool(tokens.lengths[i] > 0), self._labels(ids[i], scores[i])) for i in range(len(texts))]
 
     def _labels(self, ids: np.ndarray, scores: np.ndarray) -> list[dict]:
         kept = ids[ids >= 0]

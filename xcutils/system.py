@@ -60,6 +60,4 @@ def choosing_predictor(prepare: Path, augment: Path, classifier: Path, settings:
 
 def _assemble(folder: Path, found: dict, positives, inverse: np.ndarray, settings: dict) -> Predictor:
     kept = {name: settings[name] for name in ("shortlist", "neighbours", "tau")}
-    return Predictor(
-        encoder=load_encoder(folder), positives=positives, propensity=np.log(inverse), **found, **kept
-    )
+    return Predictor(encoder=load_encoder(folder), positives=positives, propensity=np.log(inverse), **found, **kept)

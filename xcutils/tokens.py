@@ -20,7 +20,7 @@ def load_tokenizer(name: str) -> Tokenizer:
         raise UserError(f"{file} is missing: give a folder or a model that has a fast tokenizer (tokenizer.json).")
     try:
         tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # noqa: BLE001 - the library raises nothing more specific
+    except Exception as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"{file} cannot be read as a fast tokenizer ({reason}): fetch it again.") from None
     tokenizer.no_padding()
@@ -48,3 +48,13 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int) -> Rag
         lengths[first : first + len(rows)] = [len(row) for row in rows]
         values.append(np.concatenate(rows))
     return Ragged(np.concatenate(values), starts(lengths))
+
+
+def check_vocabulary(folder: Path, checkpoint: str, where: str) -> None:
+    """Refuse a checkpoint whose tokens are not those of the prepared texts: its vectors would mean other words."""
+    prepared = Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab()
+    if load_tokenizer(checkpoint).get_vocab() != prepared:
+        raise UserError(
+            f"{where} is {checkpoint}, whose vocabulary is not the one the texts were tokenised with: "
+            f"set prepare.tokenizer to {checkpoint} as well."
+        )

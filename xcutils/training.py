@@ -17,7 +17,9 @@ BAD_STEPS = 5  # steps in a row whose loss or gradient is not finite, after whic
 class Optimisers:
     """AdamW on a module's dense parameters and row-wise Adam on its tables, on one schedule."""
 
-    def __init__(self, module: nn.Module | None, lr: float, *, tables: Iterable[RowTable] = (), weight_decay: float = 0):
+    def __init__(
+        self, module: nn.Module | None, lr: float, *, tables: Iterable[RowTable] = (), weight_decay: float = 0
+    ):
         self.tables = list(tables)
         dense = [p for p in module.parameters() if p.requires_grad] if module is not None else []
         groups = [
@@ -29,7 +31,9 @@ class Optimisers:
         self.lr = lr
 
     def gradients(self) -> list[Tensor]:
-        dense = [p.grad for g in self.dense.param_groups for p in g["params"] if p.grad is not None] if self.dense else []
+        dense = (
+            [p.grad for g in self.dense.param_groups for p in g["params"] if p.grad is not None] if self.dense else []
+        )
         return dense + [gradient for table in self.tables for gradient in table.gradients()]
 
     def step(self, scale: float) -> None:

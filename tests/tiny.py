@@ -1,0 +1,149 @@
+"""A dataset small enough to run every stage in seconds, and the means to run them as dvc.yaml would."""
+
+import gzip
+import importlib
+import json
+import os
+import shlex
+from collections.abc import Iterable
+from copy import deepcopy
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from ruamel.yaml import YAML
+
+ROOT = Path(__file__).resolve().parent.parent
+PIPELINE = YAML(typ="safe").load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))
+STAGES = PIPELINE["stages"]
+DATASET = "data/raw/tiny"
+
+LOOKS, COLOURS, THINGS = ("small", "large", "flat"), ("red", "green", "blue"), ("box", "ball", "cup", "lid", "jar")
+LABELS = [" ".join(words) for words in product(LOOKS, COLOURS, THINGS)][:40]
+TRAIN, TEST = 60, 20
+NAMED = 10  # so many labels are also training docs; the next six are also test docs
+RECIPROCAL = 6
+
+# What differs from the project's own params.yaml: fewer of everything.
+SETTINGS = {
+    "K": 12,
+    "dataset": DATASET,
+    "prepare.validation": 0.25,
+    "cluster.head": 6,
+    "encoder.buckets": 64,
+    "encoder.hidden": 8,
+    "encoder.epochs": 2,
+    "encoder.batch_size": 16,
+    "encoder.warmup": 1,
+    "encoder.cluster_from": 1,
+    "encoder.lr": 0.01,
+    "classifier.epochs": 2,
+    "classifier.batch_size": 16,
+    "classifier.warmup": 1,
+    "classifier.lr": 0.02,
+    "index.m": 8,
+    "score.neighbours": 5,
+}
+
+
+def label_id(label: int) -> str:
+    return LABELS[label].replace(" ", "-")
+
+
+def dataset_rows(seed: int = 0) -> dict[str, list[dict]]:
+    """The lines of trn.json.gz, tst.json.gz and lbl.json.gz: a doc's text names its labels, some labels are docs too.
+
+    The first training docs are labels 0..9, and doc i < 6 has label 10 + i. The first test docs are labels 10..15, and
+    their text names label i as well, which would be the right guess if the pair were not reciprocal.
+    """
+    rng = np.random.default_rng(seed)
+    chances = 1 / np.arange(2, len(LABELS) + 2)
+    chances = rng.permutation(chances / chances.sum())
+    files = {"lbl": [{"uid": label_id(i), "title": LABELS[i]} for i in range(len(LABELS))]}
+    for file, count in (("trn", TRAIN), ("tst", TEST)):
+        files[file] = []
+        for i in range(count):
+            own = i if file == "trn" and i < NAMED else NAMED + i if file == "tst" and i < RECIPROCAL else None
+            allowed = chances * (np.arange(len(LABELS)) >= NAMED + RECIPROCAL) if i < NAMED else chances
+            labels = rng.choice(len(LABELS), rng.integers(1, 4), replace=False, p=allowed / allowed.sum()).tolist()
+            named = [] if own is None else [own]
+            if own is not None and i < RECIPROCAL:
+                named, labels = (named, [NAMED + i, *labels]) if file == "trn" else ([own, i], labels)
+            uid = f"{file}-{i}" if own is None else label_id(own)
+            text = " ".join(LABELS[label] for label in [*named, *labels])
+            files[file].append({"uid": uid, "title": text, "target_ind": labels})
+    return files
+
+
+def write_dataset(folder: Path, files: dict[str, list[dict]] | None = None) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, rows in (files or dataset_rows()).items():
+        with gzip.open(folder / f"{name}.json.gz", "wt", encoding="utf-8") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def make_params(**changes) -> dict:
+    """The project's parameters with SETTINGS and then `changes` put in; names as in `dvc exp run -S`."""
+    tree = deepcopy(YAML(typ="safe").load((ROOT / "params.yaml").read_text(encoding="utf-8")))
+    for name, value in {**SETTINGS, **changes}.items():
+        *section, key = name.split(".")
+        (tree[section[0]] if section else tree)[key] = value
+    return tree
+
+
+def write_params(folder: Path, tree: dict) -> None:
+    with open(folder / "params.yaml", "w", encoding="utf-8") as file:
+        YAML().dump(tree, file)
+
+
+def small_checkpoint(folder: Path) -> dict[str, str]:
+    """The settings that put the checkpoint in `folder` in place of the default one."""
+    return {name: str(folder) for name in ("prepare.tokenizer", "embed.model", "encoder.model")}
+
+
+def arguments(stage: str) -> list[str]:
+    """What dvc.yaml puts on the stage's command line."""
+    words = shlex.split(STAGES[stage]["cmd"].replace("${dataset}", DATASET))
+    assert words[:3] == ["python", "-m", f"stages.{stage}"]
+    return words[3:]
+
+
+def invoke(folder: Path, command, args: Iterable, text: str | None = None) -> Result:
+    """The outcome of a click command started in `folder`; an exception other than an exit goes through."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        return CliRunner().invoke(command, [str(a) for a in args], text, {"XC_THREADS": "1"}, catch_exceptions=False)
+
+
+def run_stage(folder: Path, stage: str) -> Result:
+    return invoke(folder, importlib.import_module(f"stages.{stage}").main, arguments(stage))
+
+
+def run_stages(folder: Path, stages: Iterable[str] = STAGES) -> dict[str, str]:
+    """What each stage said on stderr, all of them having ended well."""
+    said = {}
+    for stage in stages:
+        result = run_stage(folder, stage)
+        assert result.exit_code == 0, f"{stage}: {result.stderr}"
+        said[stage] = result.stderr
+    return said
+
+
+def make_project(folder: Path, **changes) -> Path:
+    """A folder with the tiny dataset and params.yaml, in which nothing has run yet."""
+    write_dataset(folder / DATASET)
+    write_params(folder, make_params(**changes))
+    return folder
+
+
+def branch(base: Path, folder: Path, first: str, **changes) -> tuple[Path, list[str]]:
+    """(a project whose stages before `first` are those of `base`, the stages that are left to run)."""
+    names = list(STAGES)
+    place = names.index(first)
+    (folder / "data").mkdir(parents=True)
+    for name in ["raw", *names[:place]]:
+        os.symlink((base / "data" / name).resolve(), folder / "data" / name)
+    write_params(folder, make_params(**changes))
+    return folder, names[place:]
