@@ -19,7 +19,7 @@ from xcutils.encoders import encode, move
 from xcutils.folds import Fold, folds
 from xcutils.losses import decoupled_softmax_products, hardest_positives, triplet
 from xcutils.metrics import evaluate
-from xcutils.models import load_encoder, save_curve, save_encoder
+from xcutils.models import load_encoder, save_encoder
 from xcutils.neighbours import exact, unit
 from xcutils.params import load_params, load_top, value
 from xcutils.ragged import Ragged
@@ -144,7 +144,7 @@ def main(train_dir: Path, encoder_dir: Path, augment: Path, out: Path) -> None:
             outcome = fit(model, fold, p, seed, partial(save_fold, folder / fold.name, model))
             fold.done(outcome.epochs)
             curve += [{"fold": fold.name, **row} for row in outcome.curve]
-        save_curve(folder, curve)
+        artifacts.save_rows(folder, "curve.csv", curve)
 
 
 if __name__ == "__main__":

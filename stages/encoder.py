@@ -21,7 +21,7 @@ from xcutils.errors import UserError
 from xcutils.folds import Fold, folds
 from xcutils.losses import decoupled_softmax, triplet
 from xcutils.metrics import evaluate
-from xcutils.models import save_curve, save_encoder
+from xcutils.models import save_encoder
 from xcutils.neighbours import exact
 from xcutils.params import load_params, load_top, value
 from xcutils.ragged import Ragged, concatenate
@@ -223,7 +223,7 @@ def main(train_dir: Path, labels_dir: Path, tokenizer: Path, cluster: Path, out:
             outcome = fit(model, fold, p, seed, partial(save_fold, folder / fold.name, model))
             fold.done(outcome.epochs)
             curve += [{"fold": fold.name, **row} for row in outcome.curve]
-        save_curve(folder, curve)
+        artifacts.save_rows(folder, "curve.csv", curve)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,6 @@ reads   prepare/{train,labels,test}, embed labels, encoder, augment, classifier,
 writes  metrics.json; fusion.json, labels.csv (per label), bins.csv (by label frequency), curve data for plots
 """
 
-import csv
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -131,29 +129,35 @@ def rounded(figures: dict[str, float]) -> dict[str, float]:
     return {name: round(float(v), 4) for name, v in figures.items()}
 
 
-def write_tables(folder: Path, rankings: dict, split: Split, inverse: np.ndarray, labels: Path) -> None:
-    """labels.csv: each label's own result; bins.csv: every metric of every row by head, torso and tail."""
-    frequency = np.asarray(artifacts.load_array(labels, "frequency"))
-    bins = frequency_bins(frequency, len(BINS))
+def label_rows(ranking: np.ndarray, split: Split, bins: np.ndarray, labels: Path) -> list[dict]:
+    """Each label's own result in the fused top 5; recall is empty where no test document has the label."""
+    frequency = artifacts.load_array(labels, "frequency")
     ids, texts = (to_strings(artifacts.load_ragged(labels, name)) for name in ("ids", "texts"))
-    counts = per_label(rankings["fused"][:, :5], split.truth, k=5)
-    with open(folder / "labels.csv", "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["id", "text", "bin", "training_docs", "test_docs", "predicted@5", "right@5", "recall@5"])
-        for i in range(len(ids)):
-            relevant, right = int(counts["relevant"][i]), int(counts["true_positives"][i])
-            share = f"{100 * right / relevant:.1f}" if relevant else ""
-            predicted = int(counts["predicted"][i])
-            writer.writerow([ids[i], texts[i], BINS[bins[i]], int(frequency[i]), relevant, predicted, right, share])
-    with open(folder / "bins.csv", "w", newline="", encoding="utf-8") as file:
-        writer = None
-        for name, ranking in rankings.items():
-            for bin_name, figures in zip(BINS, evaluate_bins(ranking, split.truth, inverse, bins, len(BINS))):
-                line = {"place": f"{bin_name}: {name}", "row": name, "bin": bin_name, **rounded(figures)}
-                writer = writer or csv.DictWriter(file, list(line))
-                if file.tell() == 0:
-                    writer.writeheader()
-                writer.writerow(line)
+    counts = per_label(ranking[:, :5], split.truth, k=5)
+    relevant, right = counts["relevant"], counts["true_positives"]
+    share = 100 * right / np.maximum(relevant, 1)
+    return [
+        {
+            "id": ids[i],
+            "text": texts[i],
+            "bin": BINS[bins[i]],
+            "training_docs": int(frequency[i]),
+            "test_docs": int(relevant[i]),
+            "predicted@5": int(counts["predicted"][i]),
+            "right@5": int(right[i]),
+            "recall@5": round(float(share[i]), 1) if relevant[i] else "",
+        }
+        for i in range(len(ids))
+    ]
+
+
+def bin_rows(rankings: dict, split: Split, inverse: np.ndarray, bins: np.ndarray) -> list[dict]:
+    """Every metric of every phase for the head, torso and tail labels alone."""
+    return [
+        {"place": f"{name}, {part}", "row": name, "bin": part, **rounded(figures)}
+        for name, ranking in rankings.items()
+        for part, figures in zip(BINS, evaluate_bins(ranking, split.truth, inverse, bins, len(BINS)))
+    ]
 
 
 def load_rows(prepare: Path, embed: Path, encoder: Path, augment: Path) -> dict:
@@ -199,9 +203,10 @@ def main(prepare, embed, encoder, augment, classifier, index, metrics, out) -> N
     report["index"] = {f"recall@100 {name}": v for name, v in rounded(index_recall(predictor, test)).items()}
     with artifacts.writing(out) as folder:
         artifacts.save_json(folder, "fusion.json", {"weights": fusion.as_dict(), "settings": settings})
-        write_tables(folder, rankings, test, inverse, prepare / "labels")
-        (folder / "metrics.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    metrics.write_text((out / "metrics.json").read_text(encoding="utf-8"), encoding="utf-8")
+        bins = frequency_bins(np.asarray(artifacts.load_array(prepare / "labels", "frequency")), len(BINS))
+        artifacts.save_rows(folder, "bins.csv", bin_rows(rankings, test, inverse, bins))
+        artifacts.save_rows(folder, "labels.csv", label_rows(rankings["fused"], test, bins, prepare / "labels"))
+    artifacts.save_json(metrics.parent, metrics.name, report)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Artifact folders: written whole or not at all, checked before they are read, no pickle anywhere."""
 
+import csv
 import hashlib
 import json
 import os
@@ -76,6 +77,15 @@ def load_json(folder: Path, name: str):
         return json.loads((Path(folder) / name).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"{Path(folder) / name} cannot be read ({error}): run `dvc repro` to make it again.") from None
+
+
+def save_rows(folder: Path, name: str, rows: list[dict]) -> None:
+    """A CSV table with one line per dict; a key that a row lacks is left empty."""
+    names = list(dict.fromkeys(key for row in rows for key in row))
+    with open(Path(folder) / name, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, names, restval="")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def save_array(folder: Path, name: str, array: np.ndarray) -> None:

@@ -1,6 +1,5 @@
 """Trained encoders in artifact folders: encoder.json says what it is, encoder.safetensors holds its weights."""
 
-import csv
 from pathlib import Path
 
 from torch import nn
@@ -17,12 +16,3 @@ def save_encoder(folder: Path, encoder: nn.Module) -> None:
 
 def load_encoder(folder: Path) -> nn.Module:
     return rebuild(artifacts.load_json(folder, "encoder.json"), artifacts.load_tensors(folder, "encoder.safetensors"))
-
-
-def save_curve(folder: Path, rows: list[dict]) -> None:
-    """curve.csv: one row per fit and epoch, for `dvc plots show`."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    with open(Path(folder) / "curve.csv", "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, names, restval="")
-        writer.writeheader()
-        writer.writerows(rows)
