@@ -200,6 +200,12 @@ def test_json_comes_back(value, tmp_path_factory):
     assert artifacts.load_json(folder, "x.json") == value
 
 
+def test_rows_become_lines_with_a_column_for_every_key(tmp_path):
+    artifacts.save_rows(tmp_path, "x.csv", [{"epoch": 1, "loss": 0.5}, {"epoch": 2, "N@5": 7, "text": 'a, "é"'}])
+    lines = (tmp_path / "x.csv").read_text(encoding="utf-8").splitlines()
+    assert lines == ["epoch,loss,N@5,text", "1,0.5,,", '2,,7,"a, ""é"""']
+
+
 # --- damage and pickles -----------------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ from xcutils.fusion import (
     PARTS,
     Fusion,
     Shortlist,
+    _Padded,
     calibrate,
     entries,
     fit_weights,
@@ -110,6 +111,18 @@ def test_ranking_is_by_score_then_label(pairs, k, random):
     scores = np.array([score for _, score in shuffled], dtype=np.float64)
     ids, values = rank(rows, labels, scores, 5, k)
     assert (ids.tolist(), values.tolist()) == rank_by_hand(pairs, 5, k)
+
+
+@pytest.mark.parametrize("k", [1, 5])
+@pytest.mark.parametrize("values", [1, 3, 30, 10**6])  # different scores: from nothing but ties to none
+@pytest.mark.parametrize("share", [0.0, 0.05, 0.8])
+def test_the_partial_sort_of_the_weights_search_ranks_alike(values, share, k):
+    rng = np.random.default_rng(0)
+    rows, labels = np.nonzero(rng.random((20, 60)) < share)
+    scores = rng.integers(0, values, len(rows)) / values
+    table = _Padded(Shortlist(rows, labels, np.zeros((len(rows), 4), np.float32), 20))
+    pairs = {(row, label): score for row, label, score in zip(rows.tolist(), labels.tolist(), scores.tolist())}
+    assert table.top(scores, k).tolist() == rank_by_hand(pairs, 20, k)[0]
 
 
 def test_the_top_of_a_sparse_matrix():

@@ -1,6 +1,6 @@
 """DEXA's Lemma 1 as a numerical test, in a corrected form; the printed form fails, see the two counter-examples.
 
-Labels have gaps Delta_l between their best representation w_l = E* z_l + Delta_l and what the encoder makes of their text.
+Labels have gaps Delta_l between their best representation w_l = E* z_l + Delta_l and what the encoder E* makes of them.
 The loss of encoder and auxiliary vectors is the mean of ((E z_l + a_c(l))' E x_i - w_l' E* x_i)^2 over docs and labels.
 The lemma bounds its gradient at E*: without auxiliary vectors by the size of the gaps, with them by the gaps' spread
 within clusters alone. So what the gaps of a cluster have in common no longer pulls the encoder away from E*.

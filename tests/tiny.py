@@ -60,7 +60,8 @@ def dataset_rows(seed: int = 0) -> dict[str, list[dict]]:
     """The lines of trn.json.gz, tst.json.gz and lbl.json.gz: a doc's text names its labels, some labels are docs too.
 
     The first training docs are labels 0..9, and doc i < 6 has label 10 + i. The first test docs are labels 10..15, and
-    their text names label i as well, which would be the right guess if the pair were not reciprocal.
+    their text names label i as well, which would be the right guess if the pair were not reciprocal. Every fifth text
+    holds a word that the small checkpoint's tokenizer does not know.
     """
     rng = np.random.default_rng(seed)
     chances = 1 / np.arange(2, len(LABELS) + 2)
@@ -76,7 +77,7 @@ def dataset_rows(seed: int = 0) -> dict[str, list[dict]]:
             if own is not None and i < RECIPROCAL:
                 named, labels = (named, [NAMED + i, *labels]) if file == "trn" else ([own, i], labels)
             uid = f"{file}-{i}" if own is None else label_id(own)
-            text = " ".join(LABELS[label] for label in [*named, *labels])
+            text = " ".join([LABELS[label] for label in [*named, *labels]] + ["curious"] * (i % 5 == 0))
             files[file].append({"uid": uid, "title": text, "target_ind": labels})
     return files
 

@@ -54,11 +54,13 @@ def main() -> None:
 @runtime.command
 def predict(texts: tuple[str, ...], file, k: int, as_json: bool, data: Path) -> None:
     """The labels of new TEXTS, best first, with the probability that each is right."""
-    texts = [*texts, *(line.rstrip("\r\n") for line in file or [])]
+    given = [text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for text in texts]
+    texts = [*given, *(line.rstrip("\r\n") for line in file or [])]
     if not texts:
         raise UserError('there is no text: give it in quotes, xc predict "text", or one per line with --file F.')
     from xcutils.serving import load_system  # torch and the models: only when there is something to predict
 
+    runtime.start()
     system = load_system(data)
     for text, answer in zip(texts, system.answers(texts, k)):
         if as_json:
@@ -109,6 +111,7 @@ def timings(data: Path, out: Path | None) -> None:
     """Training time, time per text, memory and size of the last run."""
     from xcutils.serving import measure
 
+    runtime.start()
     figures = measure(data)
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)

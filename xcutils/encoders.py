@@ -181,7 +181,7 @@ def idf_weights(features: Ragged, rows: int) -> Tensor:
     seen = np.unique(features.row_ids() * np.int64(rows) + features.values) % rows
     frequency = np.bincount(seen, minlength=rows)
     weights = np.log((len(features) + 1) / (frequency + 1))
-    weights /= weights[frequency > 0].mean()
+    weights /= max(weights[frequency > 0].mean(), 1e-6)  # texts that all share every word have no rare one
     return torch.from_numpy(weights).float().unsqueeze(1)
 
 
@@ -250,7 +250,7 @@ def rebuild(config: dict, tensors: dict[str, np.ndarray]) -> nn.Module:
 
     settings = dict(config["model"])
     model = AutoModel.from_config(AutoConfig.for_model(settings.pop("model_type"), **settings))
-    model.load_state_dict(state, strict=False)
+    model.load_state_dict(state)
     return Transformer(model, pooling=config["pooling"], cls=config["cls"], sep=config["sep"])
 
 

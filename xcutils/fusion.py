@@ -126,7 +126,7 @@ def rank(rows: np.ndarray, labels: np.ndarray, scores: np.ndarray, count: int, k
 
 
 def fit_weights(shortlist: Shortlist, judge: Callable[[np.ndarray], float]) -> Fusion:
-    """The weights of the best ranking found by coordinate search from each part alone: never below the best part.
+    """The weights of the best ranking found by coordinate search from the best single part: never below it.
 
     judge  ranking (Q, 5) -> how good it is, on documents no part was trained on
     """
@@ -163,8 +163,10 @@ class _Padded:
         """(Q, k) labels of the highest scores (M,), best first, ties by label."""
         lowest = np.full(self.labels.shape, np.inf)
         lowest[self.place] = -scores
-        some = np.argpartition(lowest, k - 1, axis=1)[:, :k]
-        some.sort(axis=1)  # the labels of a row ascend, so that a stable sort breaks ties by label
+        bound = np.partition(lowest, k - 1, axis=1)[:, k - 1, None]
+        better, tied = lowest < bound, lowest == bound  # the labels of a row ascend: of the tied ones the first
+        kept = better | (tied & (np.cumsum(tied, axis=1) <= k - better.sum(axis=1, keepdims=True)))
+        some = np.nonzero(kept)[1].reshape(-1, k)
         order = np.argsort(np.take_along_axis(lowest, some, axis=1), axis=1, kind="stable")
         return np.take_along_axis(self.labels, np.take_along_axis(some, order, axis=1), axis=1)
 

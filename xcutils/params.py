@@ -26,7 +26,7 @@ class Top:
 
     K: int = value(low=0)  # auxiliary vectors, head labels' own included; 0 = none (NGAME)
     dataset: str
-    seed: int = value(low=0)
+    seed: int = value(low=0, high=2**31 - 1)
 
 
 def load_params(kind: type[P], section: str, file: Path = Path("params.yaml")) -> P:

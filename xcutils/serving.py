@@ -36,24 +36,22 @@ class System:
     label_texts: Ragged
     frequency: np.ndarray
 
-    def tokens(self, texts: list[str]) -> Ragged:
-        """The known tokens of each text."""
-        found = tokenize(self.tokenizer, texts, self.max_tokens)
-        kept = found.values != self.unknown
-        lengths = np.bincount(found.row_ids()[kept], minlength=len(found))
-        return Ragged(found.values[kept], np.concatenate([[0], np.cumsum(lengths)]))
+    def known(self, tokens: Ragged) -> np.ndarray:
+        """(texts,) bool: does the tokenizer know any token of the text?"""
+        return np.bincount(tokens.row_ids()[tokens.values != self.unknown], minlength=len(tokens)) > 0
 
     def answers(self, texts: list[str], k: int) -> list[Answer]:
         """An answer per text; a text without a known word gets the most frequent labels."""
-        tokens = self.tokens(texts)
+        tokens = tokenize(self.tokenizer, texts, self.max_tokens)  # as they were when training and scoring
+        known = self.known(tokens)
         ids, scores = self.predictor.predict(tokens, self.fusion, k)
-        blank = np.flatnonzero(tokens.lengths == 0)
+        blank = np.flatnonzero(~known)
         if len(blank):
             frequent = np.argsort(-self.frequency, kind="stable")[:k]
             ids[blank] = -1
             ids[blank, : len(frequent)] = frequent
             scores[blank, : len(frequent)] = self.frequency[frequent] / self.predictor.positives.shape[0]
-        return [Answer(bool(tokens.lengths[i] > 0), self._labels(ids[i], scores[i])) for i in range(len(texts))]
+        return [Answer(bool(known[i]), self._labels(ids[i], scores[i])) for i in range(len(texts))]
 
     def _labels(self, ids: np.ndarray, scores: np.ndarray) -> list[dict]:
         kept = ids[ids >= 0]

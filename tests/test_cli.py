@@ -1,0 +1,192 @@
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny import DATASET, LABELS, dataset_rows, invoke, label_id, make_project, run_stages, small_checkpoint
+
+from stages.score import load_split
+from xcutils.cli import COLUMNS, ROWS, main
+from xcutils.datasets import load_dataset
+from xcutils.fusion import Fusion
+from xcutils.serving import load_system
+from xcutils.system import final_predictor
+
+pytestmark = pytest.mark.stage
+
+IDS = {label_id(label): LABELS[label] for label in range(len(LABELS))}
+
+
+@pytest.fixture
+def xc(tiny_run):
+    """`xc` started in the folder of the finished run: what it printed."""
+
+    def run(*args, text: str | None = None) -> str:
+        result = invoke(tiny_run, main, args, text)
+        assert (result.exit_code, result.stderr) == (0, "")
+        return result.stdout
+
+    return run
+
+
+def predict_json(xc, *args, text: str | None = None) -> list[dict]:
+    return [json.loads(line) for line in xc("predict", "--json", *args, text=text).splitlines()]
+
+
+def assert_refused(result, *named: str) -> None:
+    assert result.exit_code == 1 and result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
+    assert all(thing in result.stderr for thing in named)
+
+
+def assert_answer(answer: dict, text: str, count: int) -> None:
+    """`count` different labels with their texts, the most probable first."""
+    assert answer["text"] == text and answer["known"] is True
+    assert len({label["id"] for label in answer["labels"]}) == len(answer["labels"]) == count
+    assert all(IDS[label["id"]] == label["text"] for label in answer["labels"])
+    scores = [label["score"] for label in answer["labels"]]
+    assert scores == sorted(scores, reverse=True) and 0 <= scores[-1] <= scores[0] <= 1
+
+
+def test_a_text_gets_its_labels_best_first(xc):
+    lines = xc("predict", "-k", "3", "small red box").splitlines()
+    assert lines[0] == "small red box" and len(lines) == 4
+    found = [re.fullmatch(r"  ([01]\.\d{3})  (\S+)  (.+)", line) for line in lines[1:]]
+    assert [match[3] for match in found] == [IDS[match[2]] for match in found]
+    scores = [float(match[1]) for match in found]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_ten_labels_are_given_unless_asked_otherwise(xc):
+    (answer,) = predict_json(xc, "flat green jar")
+    assert_answer(answer, "flat green jar", 10)
+
+
+def test_several_texts_are_answered_in_order_and_each_as_if_alone(xc):
+    texts = ["small red box", "large blue lid", "small red box"]
+    answers = predict_json(xc, "-k", "4", *texts)
+    for answer, text in zip(answers, texts, strict=True):
+        assert_answer(answer, text, 4)
+        (alone,) = predict_json(xc, "-k", "4", text)
+        assert [label["id"] for label in alone["labels"]] == [label["id"] for label in answer["labels"]]
+    assert answers[0] == answers[2]
+
+
+def test_texts_come_from_a_file_or_standard_input(xc, tmp_path):
+    lines = "large blue lid\r\n\nflat red cup"
+    (tmp_path / "texts.txt").write_bytes(lines.encode())
+    answers = predict_json(xc, "-k", "2", "small red box", "--file", tmp_path / "texts.txt")
+    assert [answer["text"] for answer in answers] == ["small red box", "large blue lid", "", "flat red cup"]
+    assert [answer["known"] for answer in answers] == [True, True, False, True]
+    assert predict_json(xc, "-k", "2", "--file", "-", text=lines) == answers[1:]
+
+
+def test_bytes_that_are_not_text_do_no_harm(xc, tmp_path):
+    (tmp_path / "texts.txt").write_bytes(b"small red box \xff\n")
+    (answer,) = predict_json(xc, "--file", tmp_path / "texts.txt")
+    assert_answer(answer, "small red box \ufffd", 10)
+    assert predict_json(xc, "small red box \udcff") == [answer]  # how Python passes such a byte on
+
+
+@pytest.mark.parametrize("text", ["", "   ", "\U0001f600", "xyzzy plugh"])
+def test_a_text_without_a_known_word_gets_the_most_frequent_labels(xc, text):
+    rows = dataset_rows()["trn"]
+    counts = [sum(label in row["target_ind"] for row in rows) for label in range(len(LABELS))]
+    order = sorted(range(len(LABELS)), key=lambda label: (-counts[label], label))[:5]
+    (answer,) = predict_json(xc, "-k", "5", text)
+    assert answer["text"] == text and answer["known"] is False
+    assert [label["id"] for label in answer["labels"]] == [label_id(label) for label in order]
+    shares = [counts[label] / len(rows) for label in order]
+    assert [label["score"] for label in answer["labels"]] == pytest.approx(shares, abs=1e-6)
+    assert "no known word" in xc("predict", text)
+
+
+@pytest.mark.parametrize("text", ["small red box", ""])
+def test_more_labels_than_there_are_gives_all_of_them(xc, text):
+    (answer,) = predict_json(xc, "-k", "1000", text)
+    assert {label["id"] for label in answer["labels"]} == set(IDS)
+    assert len(answer["labels"]) == len(IDS)
+
+
+def test_predictions_are_what_was_scored(tiny_run):
+    """A test document's text, unknown words included, is ranked as the score stage ranked its tokens."""
+    data = tiny_run / "data"
+    saved = json.loads((data / "score" / "fusion.json").read_text())
+    predictor = final_predictor(
+        data / "prepare", data / "augment", data / "classifier", data / "index", saved["settings"]
+    )
+    test = load_split(data / "prepare" / "test", len(LABELS))
+    ids, scores = predictor.predict(test.tokens, Fusion(**saved["weights"]), 7)
+    system = load_system(data)
+    answers = system.answers([row["title"] for row in dataset_rows()["tst"]], 7)
+    assert [[label["id"] for label in answer.labels] for answer in answers] == [[*map(label_id, row)] for row in ids]
+    found = [[label["score"] for label in answer.labels] for answer in answers]
+    np.testing.assert_allclose(found, scores, atol=1e-5)
+
+
+def test_predicting_needs_a_text_and_a_finished_run(tiny_run, tmp_path):
+    assert_refused(invoke(tiny_run, main, ["predict"]), "there is no text", "--file")
+    assert_refused(invoke(tmp_path, main, ["predict", "a"]), "data/score is not a finished artifact", "dvc repro")
+    assert invoke(tiny_run, main, ["predict", "-k", "0", "a"]).exit_code == 2
+    assert invoke(tiny_run, main, ["predict", "--file", "nowhere"]).exit_code == 2
+
+
+def assert_same_dataset(folder: Path, other: Path) -> None:
+    one, two = load_dataset(folder), load_dataset(other)
+    assert (one.name, one.label_ids, one.label_texts) == (two.name, two.label_ids, two.label_texts)
+    for split in ("train", "test"):
+        a, b = getattr(one, split), getattr(two, split)
+        assert (a.ids, a.texts) == (b.ids, b.texts)
+        np.testing.assert_array_equal(a.positives.values, b.positives.values)
+        np.testing.assert_array_equal(a.positives.offsets, b.positives.offsets)
+        np.testing.assert_array_equal(getattr(one, f"{split}_filter"), getattr(two, f"{split}_filter"))
+
+
+def test_an_export_reads_back_as_the_same_split(xc, tiny_run, tmp_path):
+    said = xc("export", tmp_path / "out")
+    assert str(tmp_path / "out") in said
+    assert_same_dataset(tmp_path / "out", tiny_run / DATASET)
+    assert len(load_dataset(tmp_path / "out").test_filter) > 0
+
+
+def test_an_export_prepared_again_has_the_same_validation_documents(xc, tiny_run, tiny_model, tmp_path):
+    project = make_project(tmp_path / "again", **small_checkpoint(tiny_model))
+    for file in (project / DATASET).iterdir():
+        file.unlink()
+    xc("export", project / DATASET)
+    run_stages(project, ["prepare"])
+    for part in ("train", "test", "labels"):
+        manifest = Path("data", "prepare", part, "manifest.json")
+        assert (project / manifest).read_bytes() == (tiny_run / manifest).read_bytes()
+
+
+def test_an_export_never_overwrites(tiny_run, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    assert_refused(invoke(tiny_run, main, ["export", tmp_path]), str(tmp_path), "not an empty folder")
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_the_table_shows_the_metrics_of_every_row(xc, tiny_run):
+    report = json.loads((tiny_run / "metrics.json").read_text())
+    header, *lines = xc("table").splitlines()
+    assert header.split() == list(COLUMNS)
+    for line, (row, title) in zip(lines, ROWS.items()):
+        assert line.startswith(title)
+        numbers = [float(number) for number in line[len(title) :].split()]
+        assert numbers == pytest.approx([report[row][name] for name in COLUMNS], abs=0.005)
+    assert "labels 100.00, classifiers 100.00, docs 100.00" in lines[-1]
+
+
+def test_a_table_needs_metrics(tmp_path):
+    assert_refused(invoke(tmp_path, main, ["table"]), "metrics.json cannot be read", "dvc repro")
+
+
+def test_timings_are_measured_and_written(xc, tmp_path):
+    printed = json.loads(xc("timings", "--out", tmp_path / "deep" / "timings.json"))
+    assert json.loads((tmp_path / "deep" / "timings.json").read_text()) == printed
+    assert all(printed[name] > 0 for name in ("ms_batch", "ms_single", "rss_mb", "model_mb"))
+
+
+def test_what_to_try_next_names_commands_that_exist(xc):
+    named = re.findall(r"^  xc (\w+)", xc("next"), flags=re.MULTILINE)
+    assert named and set(named) <= set(main.commands)

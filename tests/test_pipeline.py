@@ -1,0 +1,212 @@
+"""The whole pipeline through dvc, in copies of the project that know only the tiny dataset.
+
+Starting a stage costs seconds, so the commands are run once, in the order of a user's day, and the tests read the record.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+from tiny import DATASET, ROOT, STAGES, dataset_rows, make_project, small_checkpoint, write_dataset
+
+pytestmark = pytest.mark.pipeline
+
+FROM_CLUSTER = list(STAGES)[list(STAGES).index("cluster") :]
+CHECKPOINT = Path("data/raw/checkpoint")
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a dvc command left: its exit code, all it printed, and the metrics and parameters after it."""
+
+    code: int
+    output: str
+    metrics: bytes
+    params: dict
+
+    @property
+    def ran(self) -> list[str]:
+        return re.findall(r"^Running stage '(\w+)'", self.output, flags=re.MULTILINE)
+
+    @property
+    def unchanged(self) -> list[str]:
+        return re.findall(r"^Stage '(\w+)' didn't change, skipping", self.output, flags=re.MULTILINE)
+
+    @property
+    def restored(self) -> list[str]:
+        return re.findall(r"^Stage '(\w+)' is cached - skipping run", self.output, flags=re.MULTILINE)
+
+
+def environment(scratch: Path) -> dict[str, str]:
+    """Our python first, one thread, and no settings of the person who runs the tests."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("GIT_", "DVC_"))}
+    own = {"XC_THREADS": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+    for name in ("DVC_SITE_CACHE_DIR", "DVC_GLOBAL_CONFIG_DIR", "DVC_SYSTEM_CONFIG_DIR"):
+        own[name] = str(scratch / name)
+    return kept | own | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])}
+
+
+class Repository:
+    """A copy of the project's files under git, with the tiny dataset and checkpoint beside them."""
+
+    def __init__(self, folder: Path, checkpoint: Path, env: dict[str, str]):
+        self.folder, self.env = folder, env
+        self.git("init", "--quiet", ".")
+        for name in self.git("--work-tree", str(ROOT), "ls-files", "--others", "--exclude-standard", "-z").split("\0"):
+            if name:
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, folder / name)
+        shutil.copytree(checkpoint, folder / CHECKPOINT)
+        make_project(folder, **small_checkpoint(CHECKPOINT))
+        self.commit()
+
+    def git(self, *args: str) -> str:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        place = [] if args[0] == "init" else ["--git-dir", str(self.folder / ".git")]
+        cwd = ROOT if "--work-tree" in args else self.folder
+        return subprocess.run(
+            ["git", *place, *args], cwd=cwd, env=self.env, check=True, capture_output=True
+        ).stdout.decode()
+
+    def commit(self) -> None:
+        for name, value in (("user.name", "Test"), ("user.email", "test@example.org")):
+            self.git("config", name, value)
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--message", "a step")
+
+    def start(self, *args: str) -> subprocess.Popen:
+        command = [str(Path(sys.executable).parent / "dvc"), *args]
+        both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        return subprocess.Popen(command, cwd=self.folder, env=self.env, text=True, **both)
+
+    def wait(self, process: subprocess.Popen) -> Step:
+        output, _ = process.communicate()
+        params = YAML(typ="safe").load((self.folder / "params.yaml").read_text(encoding="utf-8"))
+        return Step(process.returncode, output, (self.folder / "metrics.json").read_bytes(), params)
+
+    def dvc(self, *args: str) -> Step:
+        return self.wait(self.start(*args))
+
+
+def side_by_side(*todo: tuple[Repository, list[str]]) -> list[Step]:
+    """The steps of several repositories, run at the same time."""
+    running = [(repository, repository.start(*args)) for repository, args in todo]
+    return [repository.wait(process) for repository, process in running]
+
+
+@pytest.fixture(scope="module")
+def copies(tiny_model, tmp_path_factory) -> list[Repository]:
+    """Two repositories in which nothing has run yet."""
+    folder = tmp_path_factory.mktemp("pipeline")
+    return [Repository(folder / name, tiny_model, environment(folder)) for name in ("one", "two")]
+
+
+@pytest.fixture(scope="module")
+def day(copies) -> dict[str, Step]:
+    """Every command of the day, by name."""
+    one, two = copies
+    steps = dict(zip(("first", "same seed"), side_by_side((one, ["repro"]), (two, ["repro"]))))
+    steps["again"] = one.dvc("repro")
+    one.commit(), two.commit()
+    both = side_by_side((one, ["exp", "run", "-S", "K=7"]), (two, ["exp", "run", "-S", "seed=1"]))
+    steps |= dict(zip(("K", "other seed"), both))
+    steps["diff"] = one.dvc("metrics", "diff", "--json")
+    steps["mistyped"] = one.dvc("exp", "run", "-S", "k=5")
+    steps["classifier"] = one.dvc("exp", "run", "-S", "classifier.lr=0.05")
+    steps["plots"] = one.dvc("plots", "show")
+    back = one.git("show", "HEAD:params.yaml")
+    (one.folder / "params.yaml").write_text(back, encoding="utf-8")
+    steps["back"] = one.dvc("repro")
+    rows = dataset_rows()
+    rows["trn"][20]["title"] += " round"
+    write_dataset(one.folder / DATASET, rows)
+    steps["dataset"] = one.dvc("repro", "prepare")
+    return steps
+
+
+@pytest.mark.parametrize(
+    "name", ["first", "same seed", "again", "K", "other seed", "diff", "classifier", "plots", "back"]
+)
+def test_every_step_ends_well(day, name):
+    assert day[name].code == 0, day[name].output
+    assert "ERROR" not in day[name].output and "Traceback" not in day[name].output
+
+
+def test_a_fresh_copy_runs_every_stage_in_order(day, copies):
+    assert day["first"].ran == list(STAGES)
+    assert json.loads(day["first"].metrics)["fused"]["P@1"] > 0
+    assert day["first"].metrics != (ROOT / "metrics.json").read_bytes()
+
+
+def test_outputs_stay_out_of_git(day, copies):
+    listed = copies[1].git("ls-files").splitlines()
+    assert "dvc.lock" in listed and "metrics.json" in listed
+    assert not [name for name in listed if name.startswith("data/") and name != "data/raw/hpo/dataset.yaml"]
+
+
+def test_a_second_run_runs_nothing(day):
+    assert day["again"].ran == [] and day["again"].unchanged == list(STAGES)
+    assert "Data and pipelines are up to date." in day["again"].output
+    assert day["again"].metrics == day["first"].metrics
+
+
+def test_k_reruns_cluster_and_what_follows_only(day):
+    assert day["K"].params["K"] == 7
+    assert day["K"].ran == FROM_CLUSTER
+    assert day["K"].unchanged == ["prepare", "embed"]
+    assert "cluster: 7 auxiliary vectors" in day["K"].output
+
+
+def test_metrics_diff_shows_what_k_changed(day):
+    changes = json.loads(day["diff"].output)["metrics.json"]
+    before, after = (json.loads(day[name].metrics) for name in ("first", "K"))
+    assert any(name.startswith("encoder.") for name in changes)
+    assert not any(name.startswith("zero-shot.") for name in changes)
+    for name, change in changes.items():
+        row, metric = name.split(".", 1)
+        assert (change["old"], change["new"]) == (before[row][metric], after[row][metric])
+        assert change["diff"] == pytest.approx(after[row][metric] - before[row][metric])
+
+
+def test_a_mistyped_parameter_is_refused_before_anything_runs(day):
+    assert day["mistyped"].code != 0 and "Could not override 'k'" in day["mistyped"].output
+    assert day["mistyped"].ran == []
+    assert (day["mistyped"].params, day["mistyped"].metrics) == (day["K"].params, day["K"].metrics)
+
+
+def test_a_value_of_the_classifier_reruns_classifier_index_and_score_only(day):
+    assert day["classifier"].ran == ["classifier", "index", "score"]
+    assert day["classifier"].unchanged == ["prepare", "embed", "cluster", "encoder", "augment"]
+    before, after = (json.loads(day[name].metrics) for name in ("K", "classifier"))
+    assert before["encoder"] == after["encoder"] and before["classifier"] != after["classifier"]
+
+
+def test_plots_are_written_as_one_page_with_their_data(day, copies):
+    page = copies[0].folder / "dvc_plots" / "index.html"
+    assert page.as_uri() in day["plots"].output
+    html = page.read_text(encoding="utf-8")
+    for words in ("M1: validation by epoch", "M4: validation by epoch", "P@5 by label frequency", "recall@5", "torso"):
+        assert words in html
+
+
+def test_going_back_to_old_values_computes_nothing(day):
+    assert day["back"].ran == [] and day["back"].restored == FROM_CLUSTER
+    assert day["back"].metrics == day["first"].metrics
+
+
+def test_a_changed_dataset_is_prepared_again(day):
+    assert day["dataset"].code == 0 and day["dataset"].ran == ["prepare"]
+
+
+def test_the_seed_decides_the_metrics_to_the_last_byte(day):
+    assert day["same seed"].ran == list(STAGES)
+    assert day["same seed"].metrics == day["first"].metrics
+    assert day["other seed"].ran == FROM_CLUSTER
+    assert day["other seed"].metrics != day["first"].metrics
