@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional as F
 
 from xcutils import artifacts, runtime
-from xcutils.clustering import balanced_clusters
+from xcutils.auxiliary import Auxiliary
 from xcutils.encoders import BiGRU, build_bag, build_transformer, encode, move, token_table
 from xcutils.errors import UserError
 from xcutils.folds import Fold, folds
@@ -26,7 +26,6 @@ from xcutils.neighbours import exact
 from xcutils.params import load_params, load_top, value
 from xcutils.ragged import Ragged, concatenate
 from xcutils.samplers import ClusteredEpochs, LabelPool, first_columns, sample_positives
-from xcutils.tables import RowTable
 from xcutils.tokens import check_vocabulary
 from xcutils.training import Optimisers, Outcome, Plan, mean_cosine, train
 
@@ -69,42 +68,30 @@ class Siamese:
     """Encoder, auxiliary vectors and the bank of document embeddings that batches are clustered by."""
 
     def __init__(self, encoder, docs: Ragged, labels: Ragged, positives: Ragged, label_to_aux: np.ndarray, p: Params):
-        self.encoder, self.p = encoder, p
+        self.encoder, self.p, self.device = encoder, p, runtime.device()
         self.docs, self.labels, self.positives = docs, labels, positives
-        self.label_to_aux = np.array(label_to_aux)
-        self.device = runtime.device()
         self.pool = LabelPool(positives, len(labels))
-        # Differs from the reference code, which draws them at random: from zero, training starts as NGAME.
-        n_aux = int(label_to_aux.max()) + 1
-        self.aux = RowTable(torch.zeros(n_aux, encoder.dim, device=self.device), lr=p.aux_lr) if n_aux else None
+        self.aux = Auxiliary(
+            label_to_aux, encoder.dim, lr=p.aux_lr, normalise_first=p.normalise_first, device=self.device
+        )
         self.bank = np.zeros((len(docs), encoder.dim), dtype=np.float32)
         for table in encoder.tables:
             table.lr = p.lr
 
     def loss(self, docs: np.ndarray, rng: np.random.Generator) -> torch.Tensor:
         """The batch's loss; its document embeddings go into the bank as they pass."""
-        sampled = sample_positives(self.positives, docs, self.p.positives, rng)
+        p, sampled = self.p, sample_positives(self.positives, docs, self.p.positives, rng)
         pool = np.unique(sampled.values)
         is_positive = torch.from_numpy(self.pool.mask(docs, pool)).to(self.device)
         both = self.encoder(concatenate(self.docs.take(docs), self.labels.take(pool))).float()
         x, z = F.normalize(both[: len(docs)], dim=1), both[len(docs) :]
         self.bank[docs] = x.detach().cpu().numpy()
-        scores = x @ F.normalize(self.add_aux(z, pool), dim=1).T
-        if self.p.loss == "decoupled-softmax":
-            return decoupled_softmax(scores, is_positive, tau=self.p.tau)
-        columns = torch.from_numpy(first_columns(sampled, pool, self.p.positives)).to(self.device)
+        scores = x @ F.normalize(self.aux.add(z, pool), dim=1).T
+        if p.loss == "decoupled-softmax":
+            return decoupled_softmax(scores, is_positive, tau=p.tau)
+        columns = torch.from_numpy(first_columns(sampled, pool, p.positives)).to(self.device)
         positive = scores.gather(1, columns.clamp(min=0)).masked_fill(columns < 0, torch.inf)
-        p = self.p
         return triplet(scores, is_positive, positive, margin=p.margin, k=p.negatives, tau=p.weighting)
-
-    def add_aux(self, z: torch.Tensor, labels: np.ndarray) -> torch.Tensor:
-        """E(z) + a of these labels, not yet normalised."""
-        if self.aux is None:
-            return z
-        used, place = np.unique(self.label_to_aux[labels], return_inverse=True)
-        rows = self.aux.rows(torch.from_numpy(used.astype(np.int64)).to(self.device))
-        z = F.normalize(z, dim=1) if self.p.normalise_first else z
-        return z + rows[torch.from_numpy(place).to(self.device)]
 
     def label_embeddings(self, chunk: int = 4096) -> np.ndarray:
         """(L, D) n(E(z) + a), computed without gradients."""
@@ -113,29 +100,10 @@ class Siamese:
         with torch.no_grad():
             for start in range(0, len(out), chunk):
                 rows = np.arange(start, min(start + chunk, len(out)))
-                z = self.add_aux(self.encoder(self.labels.take(rows)).float(), rows)
+                z = self.aux.add(self.encoder(self.labels.take(rows)).float(), rows)
                 out[rows] = F.normalize(z, dim=1).cpu().numpy()
         self.encoder.train()
         return out
-
-    def recluster(self, seed: int) -> None:
-        """Cluster the labels anew by their present embeddings; a new vector starts at its members' mean [3.5]."""
-        alone = np.bincount(self.label_to_aux)[self.label_to_aux] == 1  # head labels and singletons keep theirs
-        shared = np.flatnonzero(~alone)
-        if len(shared) == 0:
-            return
-        slots = np.unique(self.label_to_aux[shared])
-        fresh = balanced_clusters(self.label_embeddings()[shared], len(slots), seed=seed)
-        old = self.aux.values[torch.from_numpy(self.label_to_aux[shared].astype(np.int64)).to(self.device)]
-        target = torch.from_numpy(slots[fresh].astype(np.int64)).to(self.device)
-        total = torch.zeros_like(self.aux.values).index_add_(0, target, old)
-        count = torch.bincount(target, minlength=len(total)).unsqueeze(1)
-        rows = torch.from_numpy(slots.astype(np.int64)).to(self.device)
-        self.aux.values[rows] = total[rows] / count[rows]
-        for moment in (self.aux.first, self.aux.second):
-            if moment is not None:
-                moment[rows] = 0
-        self.label_to_aux[shared] = slots[fresh]
 
 
 def epoch_batches(model: Siamese, docs: np.ndarray, p: Params, seed: int):
@@ -146,8 +114,8 @@ def epoch_batches(model: Siamese, docs: np.ndarray, p: Params, seed: int):
     )
 
     def batches(epoch: int, rng: np.random.Generator) -> list[np.ndarray]:
-        if p.recluster and epoch and epoch % p.recluster == 0 and model.aux is not None:
-            model.recluster(seed + epoch)
+        if p.recluster and epoch and epoch % p.recluster == 0 and len(model.aux):
+            model.aux.recluster(model.label_embeddings(), seed + epoch)
         return epochs(epoch, rng)
 
     return batches
@@ -179,7 +147,7 @@ def fit(model: Siamese, fold: Fold, p: Params, seed: int, save) -> Outcome:
         return {name: figures[name] for name in ("N@5", "P@1", "P@5")} | {"doc_cosine": collapse}
 
     plan = Plan(fold.epochs(p.epochs), p.warmup, seed, patience=p.patience, device=model.device, schedule=p.epochs)
-    tables = [*model.encoder.tables, *([model.aux] if model.aux is not None else [])]
+    tables = [*model.encoder.tables, model.aux.table]
     optimisers = [Optimisers(model.encoder, p.lr, tables=tables, weight_decay=p.weight_decay)]
     watch = runtime.epochs(f"encoder ({fold.name})")
     batches = epoch_batches(model, fold.fit, p, seed)
@@ -192,9 +160,8 @@ def save_fold(folder: Path, model: Siamese) -> None:
     folder.mkdir(exist_ok=True)
     save_encoder(folder, model.encoder)
     artifacts.save_json(folder, "aux.json", {"normalise_first": model.p.normalise_first})
-    aux = model.aux.numpy() if model.aux is not None else np.zeros((0, model.encoder.dim), np.float32)
-    artifacts.save_array(folder, "aux", aux)
-    artifacts.save_array(folder, "label_to_aux", model.label_to_aux)
+    artifacts.save_array(folder, "aux", model.aux.table.numpy())
+    artifacts.save_array(folder, "label_to_aux", model.aux.label_to_aux)
 
 
 @click.command()

@@ -1,0 +1,190 @@
+"""The sweeps' settings, what is read from DVC's answers, and the document, on made-up results; DVC is not run."""
+
+import json
+
+import pytest
+
+from benchmarks import sweep
+from xcutils.errors import UserError
+from xcutils.params import read
+
+TREE = {
+    "K": 4096,
+    "seed": 0,
+    "encoder": {
+        "kind": "bag-of-embeddings",
+        "loss": "decoupled-softmax",
+        "layers": 0,
+        "epochs": 10,
+        "lr": 0.002,
+        "normalise_first": True,
+    },
+    "classifier": {"encoder_lr": 0.001, "epochs": 8},
+}
+
+
+def metrics(p1: float) -> dict:
+    figures = {name: p1 - place for place, name in enumerate(sweep.FIGURES)}
+    return {"encoder": figures, "fused": {"P@1": p1 + 10}}
+
+
+def made_up(rows: list[sweep.Setting]) -> dict[str, dict]:
+    return {row.name: metrics(30.0 + place) for place, row in enumerate(rows)}
+
+
+def test_the_sweeps_are_those_that_were_asked_for():
+    assert [row.k for row in sweep.settings("k", TREE)] == [0, 512, 2048, 4096, 65536]
+    loss = [(row.group, row.k) for row in sweep.settings("loss", TREE)]
+    assert loss == [("triplet", 0), ("triplet", 4096), ("decoupled-softmax", 0), ("decoupled-softmax", 4096)]
+    encoders = ["bag-of-embeddings", "bi-gru", "MiniLM-L3", "MiniLM-L6"]
+    assert [(row.group, row.k) for row in sweep.settings("encoder", TREE)] == [
+        (e, k) for e in encoders for k in (0, 4096)
+    ]
+
+
+@pytest.mark.parametrize("name", sweep.SWEEPS)
+def test_every_change_is_to_a_parameter_of_this_repository(name):
+    tree = read(sweep.ROOT / "params.yaml")
+    for row in sweep.settings(name, tree):
+        new = sweep.changed(tree, row)
+        assert new["K"] == row.k
+        assert set(sweep.flat(new)) == set(sweep.flat(tree))
+
+
+def test_settings_of_one_name_are_one_experiment():
+    rows = [row for name in sweep.SWEEPS for row in sweep.settings(name, TREE)]
+    assert len({row.name for row in rows}) == len(set(rows)) == 5 + 2 + 8  # default loss: two rows are in two sweeps
+
+
+def test_overrides():
+    row = sweep.settings("loss", TREE, {"encoder.normalise_first": False, "encoder.lr": 0.0001})[1]
+    words = row.overrides
+    assert words[::2] == ["-S"] * 4
+    assert words[1::2] == ["K=4096", "encoder.loss=triplet", "encoder.normalise_first=false", "encoder.lr=0.0001"]
+    assert sweep.settings("k", TREE)[0].overrides == ["-S", "K=0"]
+    layers = {row.group: dict(row.changes).get("encoder.layers") for row in sweep.settings("encoder", TREE)}
+    assert layers == {"bag-of-embeddings": None, "bi-gru": None, "MiniLM-L3": 3, "MiniLM-L6": 0}
+
+
+def test_extra_changes_win_and_are_in_every_row():
+    for name in sweep.SWEEPS:
+        for row in sweep.settings(name, TREE, {"encoder.epochs": 1}):
+            assert sweep.changed(TREE, row)["encoder"]["epochs"] == 1
+            assert row.overrides.count("encoder.epochs=1") == 1
+
+
+def test_changed_leaves_the_tree_alone_and_refuses_unknown_names():
+    before = json.dumps(TREE)
+    row = sweep.Setting("a", 0, (("K", 0), ("encoder.epochs", 3)))
+    assert sweep.changed(TREE, row)["encoder"] == {**TREE["encoder"], "epochs": 3}
+    assert json.dumps(TREE) == before
+    for wrong in ("encoder.epoch", "encode.epochs", "k", "K.epochs"):
+        with pytest.raises(UserError, match=f"{wrong} is not a parameter"):
+            sweep.changed(TREE, sweep.Setting("a", 0, ((wrong, 1),)))
+
+
+def test_differences_leave_out_what_the_file_has_already():
+    row = sweep.Setting("a", 4096, (("K", 4096), ("encoder.layers", 0), ("classifier.encoder_lr", 0.0)))
+    assert sweep.differences(TREE, row) == ["classifier.encoder_lr=0.0"]
+
+
+def test_arguments_are_read_as_yaml():
+    given = ("encoder.lr=0.0001", "K=8", "encoder.normalise_first=false", "encoder.kind=bi-gru")
+    assert list(sweep.parse(given).values()) == [0.0001, 8, False, "bi-gru"]
+    for wrong in ("K", "=3"):
+        with pytest.raises(UserError, match="NAME=VALUE"):
+            sweep.parse((wrong,))
+
+
+STATUS = """Task     Name            Created    Status
+401de0e  sweep-a-K0      05:52 AM   Failed
+5a70e40  sweep-a-K4096   05:52 AM   Success
+77aa0e4  sweep-b-K0      Nov 15, 2026  Running
+88aa0e4                  05:53 AM   Queued
+99aa0e4  sweep-b-K4096   05:54 PM   Queued
+
+Worker status: 1 active, 2 idle
+"""
+
+
+def test_status_of_the_queue():
+    states, active, idle = sweep.read_status(STATUS)
+    ours = {name: state for name, state in states.items() if name.startswith("sweep-")}
+    assert list(ours.values()) == ["Failed", "Success", "Running", "Queued"]
+    assert (active, idle) == (1, 2)
+    nothing = "No experiment tasks in the queue.\n\nWorker status: 0 active, 0 idle\n"
+    assert sweep.read_status(nothing) == ({}, 0, 0)
+    assert sweep.progress(ours) == "sweep: 2 of 4 done, sweep-b-K0 is running, sweep-a-K0 failed"
+
+
+def shown(name: str, parameters: dict, figures: dict | None, state: str | None = "success") -> dict:
+    """An experiment as `dvc exp show --json` has it."""
+    data = {"params": {"params.yaml": {"data": parameters}}, "metrics": {"metrics.json": {"data": figures}}}
+    revs = [{"rev": "0", "name": name, "data": data, "error": None}]
+    return {"name": name, "revs": revs, "executor": state and {"state": state}}
+
+
+def test_results_are_of_finished_experiments_with_the_wanted_parameters():
+    other = {**TREE, "seed": 1}
+    head = [
+        shown("good", TREE, metrics(1)),
+        shown("collected", TREE, metrics(2), state=None),
+        shown("others", other, metrics(3)),
+        shown("unasked", TREE, metrics(4)),
+        shown("empty", TREE, None),
+        *(shown(state, TREE, metrics(5), state=state) for state in ("failed", "running", "queued")),
+        shown("broken", TREE, metrics(6)) | {"revs": [{"rev": "0", "data": None, "error": {"msg": "lost"}}]},
+    ]
+    older = [shown("good", TREE, metrics(7)), shown("others", TREE, metrics(8))]
+    text = json.dumps([{"rev": "workspace", "experiments": None}, {"experiments": head}, {"experiments": older}])
+    wanted = {name: TREE for name in ("good", "collected", "others", "empty", "failed", "running", "queued", "broken")}
+    assert sweep.read_results(text, wanted) == {"good": metrics(1), "collected": metrics(2), "others": metrics(8)}
+
+
+def test_queue_that_cannot_go_on():
+    fine = [(["a"], 0, 1, False), (["a"], sweep.LOST - 1, 1, False), ([], sweep.LOST, 1, False), ([], 1, 9, False)]
+    for state in fine:
+        sweep.check_queue(*state)
+    with pytest.raises(UserError, match="dvc queue kill a"):
+        sweep.check_queue(["a"], sweep.LOST, 1, False)
+    with pytest.raises(UserError, match="started"):
+        sweep.check_queue([], sweep.LOST, sweep.STARTS, False)
+    with pytest.raises(UserError, match="--minutes"):
+        sweep.check_queue(["a"], 0, 1, True)
+
+
+def test_gains_are_of_pairs():
+    rows = sweep.settings("loss", TREE)
+    found = made_up(rows)
+    found[rows[1].name] = metrics(36.5)
+    assert sweep.gains(rows, found) == {"triplet": 6.5, "decoupled-softmax": 1.0}
+    rows = sweep.settings("k", TREE)
+    assert sweep.gains(rows, made_up(rows)) == {}
+
+
+def test_section_has_a_row_for_each_setting():
+    rows = sweep.settings("loss", TREE)
+    text = sweep.section("loss", rows, made_up(rows), TREE)
+    table = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(table) == 2 + len(rows)
+    assert table[2] == (
+        "| triplet, K = 0 | 30.00 | 29.00 | 28.00 | 27.00 | 26.00 | 25.00 | 40.00 | `K=0` `encoder.loss=triplet` |"
+    )
+    assert table[-1].endswith("| 43.00 | nothing |")
+    assert len({line.count("|") for line in table}) == 1
+    assert "triplet +1.00, decoupled-softmax +1.00." in text
+    assert "(sweep-loss.png)" in text and "`python -m benchmarks.sweep loss`" in text
+
+
+def test_document_joins_the_sections():
+    text = sweep.document(["## One\n", "## Two\n"])
+    assert text.startswith("# Sweeps\n") and text.index("## One") < text.index("## Two") and text.endswith("\n")
+
+
+@pytest.mark.parametrize("name", ["k", "encoder"])
+def test_plots_are_the_same_each_time(name, tmp_path):
+    rows = sweep.settings(name, TREE)
+    for file in ("one.png", "two.png"):
+        sweep.draw(name, rows, made_up(rows), tmp_path / file)
+    first, second = ((tmp_path / file).read_bytes() for file in ("one.png", "two.png"))
+    assert first == second and first.startswith(b"\x89PNG") and b"Software" not in first
