@@ -17,6 +17,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,17 +35,19 @@ LOST = 4  # looks without a worker after which it is taken to be gone: a busy ma
 STARTS = 3  # workers started again before giving up
 
 KS = (0, 512, 2048, 4096, 65536)
-LOSSES = ("triplet", "decoupled-softmax")
+# The papers' loss learns slower and wants a gentler encoder beside faster auxiliary vectors (chosen on validation).
+TRIPLET = {"encoder.loss": "triplet", "encoder.lr": 0.001, "encoder.aux_lr": 0.005, "encoder.epochs": 15}
+LOSSES: dict[str, dict] = {"triplet": TRIPLET, "decoupled-softmax": {}}
 # Each encoder with what it needs and what two cores can afford; `{}` is params.yaml as it is.
-TRANSFORMER = {"encoder.kind": "transformer", "encoder.lr": 0.0001, "encoder.epochs": 3}
+TRANSFORMER = {"encoder.kind": "transformer", "encoder.lr": 0.0001, "encoder.epochs": 2, "encoder.positives": 1}
 ENCODERS: dict[str, dict] = {
     "bag-of-embeddings": {},
     "bi-gru": {"encoder.kind": "bi-gru", "encoder.epochs": 5},
     "MiniLM-L3": {**TRANSFORMER, "encoder.layers": 3},
     "MiniLM-L6": {**TRANSFORMER, "encoder.layers": 0},
 }
-# The encoder sweep is about M1: in M4 all encoders stay frozen, since each would want a learning rate of its own there.
-FROZEN = {"classifier.encoder_lr": 0.0, "classifier.epochs": 3}
+# The encoder sweep is about M1: one fit, not two, and a frozen encoder in M4, where each would want its own learning rate.
+FROZEN = {"prepare.refit": False, "classifier.encoder_lr": 0.0, "classifier.epochs": 3}
 
 FIGURES = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5")  # of the encoder's row; the fused row gives P@1
 SWEEPS = {  # name: title, what the reader should know
@@ -107,7 +110,7 @@ def settings(sweep: str, tree: dict, extra: dict[str, Any] | None = None) -> lis
     if sweep == "k":
         return [row(default, k, {}) for k in KS]
     if sweep == "loss":
-        return [row(loss, k, {} if loss == default else {"encoder.loss": loss}) for loss in LOSSES for k in pair]
+        return [row(loss, k, changes) for loss, changes in LOSSES.items() for k in pair]
     return [row(group, k, {**changes, **FROZEN}) for group, changes in ENCODERS.items() for k in pair]
 
 
@@ -145,10 +148,15 @@ def dvc(*arguments: str) -> str:
     """What a dvc command prints; a UserError with its last lines if it fails."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # the worker is started as `dvc`
     command = [sys.executable, "-m", "dvc", *arguments]
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ, "PATH": path}, capture_output=True, text=True)
+    # Files and not pipes, which the queue's worker would keep open; a session of its own, so that Ctrl-C spares it.
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
+        where = {"cwd": ROOT, "env": {**os.environ, "PATH": path}, "stdin": subprocess.DEVNULL}
+        done = subprocess.run(command, stdout=out, stderr=errors, start_new_session=True, **where)
+        out.seek(0), errors.seek(0)
+        said, complaint = out.read(), errors.read()
     if done.returncode:
-        raise UserError(f"`dvc {' '.join(arguments)}` failed:\n{tail(done.stderr or done.stdout)}")
-    return done.stdout
+        raise UserError(f"`dvc {' '.join(arguments)}` failed:\n{tail(complaint or said)}")
+    return said
 
 
 def tail(text: str, lines: int = 20) -> str:
@@ -213,15 +221,6 @@ def finish(names: list[str], minutes: float) -> None:
     wait([name for name in names if states.get(name) == "Running"], minutes)
 
 
-def finish(names: list[str], minutes: float) -> None:
-    """What an earlier call left: its queued experiments are taken back, the running one is waited for."""
-    states, *_ = read_status(dvc("queue", "status"))
-    queued = [name for name in names if states.get(name) == "Queued"]
-    if queued:
-        dvc("queue", "remove", *queued)
-    wait([name for name in names if states.get(name) == "Running"], minutes)
-
-
 def wait(names: list[str], minutes: float) -> None:
     """Run the queue and come back when none of the experiments is queued or running; a UserError if one failed."""
     silent, starts, before, since = 0, 0, {}, time.monotonic()
@@ -270,147 +269,6 @@ def log(name: str) -> str:
         return tail(dvc("queue", "logs", name))
     except UserError as error:  # it failed before it began
         return str(error)
-
-
-# --- documents --------------------------------------------------------------------------------------------------------
-
-
-def section(sweep: str, rows: list[Setting], found: dict[str, dict], tree: dict) -> str:
-    """The sweep as Markdown: title, table, gains, plot."""
-    title, note = SWEEPS[sweep]
-    columns = ["setting", *FIGURES, "fused P@1", "changed in params.yaml"]
-    lines = [f"## {title}", "", note, "", f"| {' | '.join(columns)} |", "|---|" + "---:|" * (len(columns) - 2) + "---|"]
-    for row in rows:
-        metrics = found[row.name]
-        figures = [metrics["encoder"][name] for name in FIGURES] + [metrics["fused"]["P@1"]]
-        words = " ".join(f"`{change}`" for change in differences(tree, row)) or "nothing"
-        lines.append(f"| {row.group}, K = {row.k} | {' | '.join(f'{v:.2f}' for v in figures)} | {words} |")
-    gained = gains(rows, found)
-    if gained:
-        lines += [
-            "",
-            "P@1 gained by the auxiliary vectors: " + ", ".join(f"{g} {v:+.2f}" for g, v in gained.items()) + ".",
-        ]
-    return "\n".join(
-        [*lines, "", f"![{title}](sweep-{sweep}.png)", "", f"Again: `python -m benchmarks.sweep {sweep}`", ""]
-    )
-
-
-def gains(rows: list[Setting], found: dict[str, dict]) -> dict[str, float]:
-    """{group: the encoder's P@1 with the larger K minus that with K = 0} of groups that have just these two."""
-    groups: dict[str, dict[int, float]] = {}
-    for row in rows:
-        groups.setdefault(row.group, {})[row.k] = found[row.name]["encoder"]["P@1"]
-    return {name: by_k[max(by_k)] - by_k[0] for name, by_k in groups.items() if len(by_k) == 2 and 0 in by_k}
-
-
-def document(sections: list[str]) -> str:
-    """docs/sweeps.md"""
-    intro = (
-        "# Sweeps\n\n"
-        "Written by `python -m benchmarks.sweep` (`make sweep`). Each row is a DVC experiment, queued with "
-        "`dvc exp run --queue` and\nnamed `sweep-<setting>-K<K>` in `dvc exp show`; one of them alone is repeated by "
-        "`dvc exp run -S NAME=VALUE ...` with the\nvalues of its last column. Figures are in percent, on the test "
-        "documents: of the encoder searched exactly, labels with their\nauxiliary vectors, and, in the column before "
-        "the last, of the whole pipeline's fused ranking.\n"
-    )
-    return "\n".join([intro, *sections])
-
-
-def draw(sweep: str, rows: list[Setting], found: dict[str, dict], file: Path) -> None:
-    """The sweep as a picture: figures over K where there is one group, else P@1 of each group without and with K."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    groups = list(dict.fromkeys(row.group for row in rows))
-    ks = sorted({row.k for row in rows})
-    encoder = {(row.group, row.k): found[row.name]["encoder"] for row in rows}
-    figure, axes = pyplot.subplots(figsize=(7, 4), dpi=120)
-    if len(groups) == 1:
-        for name in ("P@1", "P@3", "P@5", "PSP@1", "PSP@5"):
-            axes.plot(range(len(ks)), [encoder[groups[0], k][name] for k in ks], marker="o", label=name)
-        axes.set_xticks(range(len(ks)), [f"{k:,}" for k in ks])
-        axes.set_xlabel("K, auxiliary vectors")
-        axes.set_ylabel("encoder, percent")
-        axes.set_ylim(bottom=0)
-    else:
-        width = 0.8 / len(ks)
-        for place, k in enumerate(ks):
-            left = [x + (place - (len(ks) - 1) / 2) * width for x in range(len(groups))]
-            bars = axes.bar(left, [encoder[group, k]["P@1"] for group in groups], width * 0.95, label=f"K = {k:,}")
-            axes.bar_label(bars, fmt="%.1f")
-        axes.set_xticks(range(len(groups)), groups)
-        axes.set_ylabel("encoder, P@1 in percent")
-        axes.margins(y=0.1)
-    axes.set_title(SWEEPS[sweep][0])
-    axes.grid(axis="y", alpha=0.3)
-    axes.set_axisbelow(True)
-    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
-    figure.savefig(file, bbox_inches="tight", metadata={"Software": None})
-    pyplot.close(figure)
-
-
-# --- command ----------------------------------------------------------------------------------------------------------
-
-
-def parse(changes: tuple[str, ...]) -> dict[str, Any]:
-    """{name: value} of NAME=VALUE arguments, values read as YAML."""
-    out = {}
-    for change in changes:
-        name, equals, value = change.partition("=")
-        if not equals or not name:
-            raise UserError(f"-S {change}: write it as NAME=VALUE, e.g. -S encoder.epochs=3.")
-        out[name] = YAML(typ="safe").load(value)
-    return out
-
-
-def warn_of_changes() -> None:
-    """Say so if files differ from HEAD: DVC takes such changes into the experiments, and no commit holds them."""
-    command = ["git", "status", "--porcelain", "--untracked-files=no"]
-    dirty = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.split("\n")
-    code = [line[3:] for line in dirty if line[3:].startswith(("stages/", "xcutils/", "params.yaml", "dvc."))]
-    if code:
-        runtime.say(f"uncommitted changes go into the experiments: {', '.join(code)}")
-
-
-@click.command()
-@click.argument("sweeps", nargs=-1, type=click.Choice(list(SWEEPS)))
-@click.option("--docs", default=ROOT / "docs", type=click.Path(path_type=Path), help="Where to write.  [default: docs]")
-@click.option("-S", "changes", multiple=True, metavar="NAME=VALUE", help="A change to params.yaml made in every row.")
-@click.option("--fresh", is_flag=True, help="Run all again, e.g. after the code has changed.")
-@click.option("--minutes", default=240.0, show_default=True, help="Longest time for one experiment.")
-@runtime.command
-def main(sweeps: tuple[str, ...], docs: Path, changes: tuple[str, ...], fresh: bool, minutes: float) -> None:
-    """Run the missing experiments of the SWEEPS (all by default) and write the tables and plots of what is there."""
-    tree, extra = params.read(ROOT / "params.yaml"), parse(changes)
-    rows = {sweep: settings(sweep, tree, extra) for sweep in SWEEPS}
-    every = {row.name: row for part in rows.values() for row in part}
-    wanted = {name: changed(tree, row) for name, row in every.items()}
-    asked = list(dict.fromkeys(row.name for sweep in sweeps or SWEEPS for row in rows[sweep]))
-    finish(list(every), minutes)
-    found = {} if fresh else results(wanted)
-    missing = [every[name] for name in asked if name not in found]
-    if missing:
-        warn_of_changes()
-        queue(missing)
-        wait([row.name for row in missing], minutes)
-        found = results(wanted)
-    lost = [name for name in asked if name not in found]
-    if lost:
-        raise UserError(f"{', '.join(lost)}: done, but not with the wanted parameters: see `dvc exp show`.")
-    docs.mkdir(parents=True, exist_ok=True)
-    full = [sweep for sweep in SWEEPS if all(row.name in found for row in rows[sweep])]
-    for sweep in full:
-        draw(sweep, rows[sweep], found, docs / f"sweep-{sweep}.png")
-    sections = [section(sweep, rows[sweep], found, tree) for sweep in full]
-    (docs / "sweeps.md").write_text(document(sections), encoding="utf-8")
-    runtime.say(f"wrote {docs / 'sweeps.md'}: {', '.join(full)}")
-
-
-if __name__ == "__main__":
-    main()
 
 
 # --- documents --------------------------------------------------------------------------------------------------------
