@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from xcutils import artifacts, runtime
 from xcutils.encoders import encode, move
 from xcutils.folds import Fold, folds
-from xcutils.losses import decoupled_softmax_products, hardest_positives, triplet
+from xcutils.losses import decoupled_softmax, hardest_positives, triplet
 from xcutils.metrics import evaluate
 from xcutils.models import load_encoder, save_encoder
 from xcutils.neighbours import exact, unit
@@ -72,7 +72,7 @@ class OneVsAll:
         known = [torch.from_numpy(part).to(self.device) for part in self.pool.known(docs, pool)]
         p = self.p
         if p.loss == "decoupled-softmax":
-            return decoupled_softmax_products(x, labels, *known, tau=p.tau)
+            return decoupled_softmax(x, labels, *known, tau=p.tau)
         scores = x @ labels.T
         is_positive = torch.zeros(scores.shape, dtype=torch.bool, device=self.device)
         is_positive[known[0], known[1]] = True

@@ -82,13 +82,15 @@ class Siamese:
         """The batch's loss; its document embeddings go into the bank as they pass."""
         p, sampled = self.p, sample_positives(self.positives, docs, self.p.positives, rng)
         pool = np.unique(sampled.values)
-        is_positive = torch.from_numpy(self.pool.mask(docs, pool)).to(self.device)
         both = self.encoder(concatenate(self.docs.take(docs), self.labels.take(pool))).float()
         x, z = F.normalize(both[: len(docs)], dim=1), both[len(docs) :]
         self.bank[docs] = x.detach().cpu().numpy()
-        scores = x @ F.normalize(self.aux.add(z, pool), dim=1).T
+        labels = F.normalize(self.aux.add(z, pool), dim=1)
         if p.loss == "decoupled-softmax":
-            return decoupled_softmax(scores, is_positive, tau=p.tau)
+            known = [torch.from_numpy(part).to(self.device) for part in self.pool.known(docs, pool)]
+            return decoupled_softmax(x, labels, *known, tau=p.tau)
+        scores = x @ labels.T
+        is_positive = torch.from_numpy(self.pool.mask(docs, pool)).to(self.device)
         columns = torch.from_numpy(first_columns(sampled, pool, p.positives)).to(self.device)
         positive = scores.gather(1, columns.clamp(min=0)).masked_fill(columns < 0, torch.inf)
         return triplet(scores, is_positive, positive, margin=p.margin, k=p.negatives, tau=p.weighting)

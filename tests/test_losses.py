@@ -3,7 +3,25 @@ import math
 import pytest
 import torch
 
-from xcutils.losses import decoupled_softmax, hardest_positives, triplet
+from xcutils import losses
+from xcutils.losses import hardest_positives, triplet
+
+
+def decoupled_softmax(scores: torch.Tensor, is_positive: torch.Tensor, tau: float) -> torch.Tensor:
+    """The loss of given scores: documents as rows of scores, labels as unit vectors."""
+    labels = torch.eye(scores.shape[1], dtype=scores.dtype)
+    return losses.decoupled_softmax(scores, labels, *is_positive.nonzero(as_tuple=True), tau=tau)
+
+
+def decoupled_softmax_plain(x, labels, rows, columns, tau) -> torch.Tensor:
+    """The same by autograd, every matrix kept."""
+    scores = x @ labels.T / tau
+    is_positive = torch.zeros(scores.shape, dtype=torch.bool)
+    is_positive[rows, columns] = True
+    rest = scores.masked_fill(is_positive, -torch.inf).logsumexp(dim=1)
+    each = torch.nn.functional.softplus(rest[rows] - scores[rows, columns])
+    count = is_positive.sum(dim=1)
+    return (each / count[rows]).sum() / (count > 0).sum()
 
 
 def triplet_by_hand(scores, is_positive, positive, margin, k, tau) -> float:
@@ -178,3 +196,16 @@ def test_nothing_is_ever_infinite(mask, scale, dtype):
         assert torch.isfinite(loss) and torch.isfinite(scores.grad).all(), name
         if is_positive.all() or not is_positive.any():  # nothing to compare: no loss and no push
             assert loss.item() == 0 and (scores.grad == 0).all(), name
+
+
+@pytest.mark.parametrize("tau", [0.05, 1.0])
+def test_decoupled_softmax_in_one_matrix_has_the_gradients_of_the_plain_form(tau):
+    torch.manual_seed(3)
+    x = torch.randn(7, 5, dtype=torch.float64, requires_grad=True)
+    labels = torch.randn(9, 5, dtype=torch.float64, requires_grad=True)
+    rows, columns = (torch.rand(7, 9) < 0.3).nonzero(as_tuple=True)
+    fast = losses.decoupled_softmax(x, labels, rows, columns, tau=tau)
+    plain = decoupled_softmax_plain(x, labels, rows, columns, tau)
+    torch.testing.assert_close(fast, plain)
+    for got, wanted in zip(torch.autograd.grad(3 * fast, (x, labels)), torch.autograd.grad(3 * plain, (x, labels))):
+        torch.testing.assert_close(got, wanted)

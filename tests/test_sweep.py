@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import sweep
 from xcutils.errors import UserError
-from xcutils.params import read
+from xcutils.params import check_file, read
 
 TREE = {
     "K": 4096,
@@ -52,6 +52,15 @@ def test_every_change_is_to_a_parameter_of_this_repository(name):
         new = sweep.changed(tree, row)
         assert new["K"] == row.k
         assert set(sweep.flat(new)) == set(sweep.flat(tree))
+        check_file(new, sweep.ROOT / "params.yaml")  # each value of its type and in its range
+
+
+def test_the_rows_of_a_pair_differ_in_k_alone():
+    for name in ("loss", "encoder"):
+        rows = sweep.settings(name, TREE)
+        for without, aux in zip(rows[::2], rows[1::2]):
+            assert (without.group, without.k, aux.k) == (aux.group, 0, 4096)
+            assert without.changes[1:] == aux.changes[1:]
 
 
 def test_settings_of_one_name_are_one_experiment():
@@ -173,9 +182,9 @@ def test_section_has_a_row_for_each_setting():
     text = sweep.section("loss", rows, made_up(rows), TREE)
     table = [line for line in text.splitlines() if line.startswith("|")]
     assert len(table) == 2 + len(rows)
-    assert table[2] == (
-        "| triplet, K = 0 | 30.00 | 29.00 | 28.00 | 27.00 | 26.00 | 25.00 | 40.00 | `K=0` `encoder.loss=triplet` |"
-    )
+    changes = " ".join(f"`{change}`" for change in sweep.differences(TREE, rows[0]))
+    assert changes.startswith("`K=0` `encoder.loss=triplet`")
+    assert table[2] == f"| triplet, K = 0 | 30.00 | 29.00 | 28.00 | 27.00 | 26.00 | 25.00 | 40.00 | {changes} |"
     assert table[-1].endswith("| 43.00 | nothing |")
     assert len({line.count("|") for line in table}) == 1
     assert "triplet +1.00, decoupled-softmax +1.00." in text

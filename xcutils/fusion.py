@@ -4,17 +4,19 @@ A shortlist is the union of what the searches found; every part is computed exac
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import product
 
 import numpy as np
 from scipy import sparse
 from scipy.special import expit
 
 PARTS = ("classifier", "similarity", "memory", "propensity")
+# Weights that are tried, the classifier's being 1: every second one in all combinations, then the ones between.
 GRID = {
-    "similarity": (0.0, 0.1, 0.2, 0.3, 0.5, 0.8, 1.2, 2.0),
-    "memory": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 1.2, 2.0),
-    "propensity": (0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06),
+    "similarity": (0.0, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8),
+    "memory": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8),
+    "propensity": (0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04),
 }
 
 
@@ -126,11 +128,11 @@ def rank(rows: np.ndarray, labels: np.ndarray, scores: np.ndarray, count: int, k
 
 
 def fit_weights(shortlist: Shortlist, judge: Callable[[np.ndarray], float]) -> Fusion:
-    """The weights of the best ranking found by coordinate search from the best single part: never below it.
+    """The weights of the best ranking found, by a coarse grid and a finer search along each weight from its best.
 
+    The parts alone are among what is tried, so that the fusion is never below the best of them.
     judge  ranking (Q, 5) -> how good it is, on documents no part was trained on
     """
-    starts = [Fusion(), Fusion(classifier=0.0, similarity=1.0), Fusion(classifier=0.0, memory=1.0)]
     table, value = _Padded(shortlist), {}
 
     def score(fusion: Fusion) -> float:
@@ -138,15 +140,11 @@ def fit_weights(shortlist: Shortlist, judge: Callable[[np.ndarray], float]) -> F
             value[fusion] = judge(table.top(fusion.scores(shortlist), 5))
         return value[fusion]
 
-    best, improved = max(starts, key=score), True
-    while improved:
-        improved = False
-        for part, grid in GRID.items():
-            for weight in grid:
-                trial = Fusion(**{**best.as_dict(), part: weight})
-                if score(trial) > score(best) + 1e-9:
-                    best, improved = trial, True
-    return best
+    coarse = product(*(grid[::2] for grid in GRID.values()))
+    best = max((Fusion(**dict(zip(GRID, weights))) for weights in coarse), key=score)
+    for part, grid in GRID.items():
+        best = max([best, *(replace(best, **{part: weight}) for weight in grid)], key=score)
+    return max([best, Fusion(classifier=0.0, similarity=1.0), Fusion(classifier=0.0, memory=1.0)], key=score)
 
 
 class _Padded:

@@ -32,31 +32,21 @@ def hardest_positives(scores: Tensor, is_positive: Tensor, count: int) -> Tensor
     return scores.masked_fill(~is_positive, torch.inf).topk(count, dim=1, largest=False).values
 
 
-def decoupled_softmax(scores: Tensor, is_positive: Tensor, *, tau: float) -> Tensor:
+def decoupled_softmax(x: Tensor, labels: Tensor, rows: Tensor, columns: Tensor, *, tau: float) -> Tensor:
     """Cross-entropy of each positive against the negatives alone, the other positives left out [UniDEC, DEXML].
 
-    -log( exp(s_p/tau) / (exp(s_p/tau) + sum over negatives n of exp(s_n/tau)) )
-    returns  ()  float  mean over a document's positives, then over the documents that have one in the pool
-    """
-    logits = scores / tau
-    rest = logits.masked_fill(is_positive, -torch.inf).logsumexp(dim=1)  # (B,)
-    rows, columns = is_positive.nonzero(as_tuple=True)
-    each = F.softplus(rest[rows] - logits[rows, columns])
-    count = is_positive.sum(dim=1)
-    return (each / count[rows]).sum() / (count > 0).sum().clamp(min=1)
-
-
-def decoupled_softmax_products(x: Tensor, labels: Tensor, rows: Tensor, columns: Tensor, *, tau: float) -> Tensor:
-    """decoupled_softmax(x @ labels.T, ...) with one matrix of scores in memory instead of six, for very many labels.
-
+    -log( exp(s_p/tau) / (exp(s_p/tau) + sum over negatives n of exp(s_n/tau)) ),  s = x . labels
     x              (B, D) float  unit document embeddings
     labels         (P, D) float  unit label vectors
     rows, columns  (M,) int64    the known positives
+    returns        ()     float  mean over a document's positives, then over the documents that have one in the pool
     """
     return _DecoupledSoftmax.apply(x, labels, rows, columns, tau)
 
 
 class _DecoupledSoftmax(torch.autograd.Function):
+    """One (B, P) matrix serves as scores, softmax and gradient in turn: P may be all labels."""
+
     @staticmethod
     def forward(ctx, x, labels, rows, columns, tau):
         scores = (x @ labels.T).div_(tau)
