@@ -13,6 +13,7 @@ known come from DVC's run cache.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -39,10 +40,10 @@ KS = (0, 512, 2048, 4096, 65536)
 TRIPLET = {"encoder.loss": "triplet", "encoder.lr": 0.001, "encoder.aux_lr": 0.005, "encoder.epochs": 15}
 LOSSES: dict[str, dict] = {"triplet": TRIPLET, "decoupled-softmax": {}}
 # Each encoder with what it needs and what two cores can afford; `{}` is params.yaml as it is.
-TRANSFORMER = {"encoder.kind": "transformer", "encoder.lr": 0.0001, "encoder.epochs": 2, "encoder.positives": 1}
+TRANSFORMER = {"encoder.kind": "transformer", "encoder.lr": 0.0001, "encoder.epochs": 1, "encoder.positives": 1}
 ENCODERS: dict[str, dict] = {
     "bag-of-embeddings": {},
-    "bi-gru": {"encoder.kind": "bi-gru", "encoder.epochs": 5},
+    "bi-gru": {"encoder.kind": "bi-gru", "encoder.epochs": 4, "encoder.positives": 2},
     "MiniLM-L3": {**TRANSFORMER, "encoder.layers": 3},
     "MiniLM-L6": {**TRANSFORMER, "encoder.layers": 0},
 }
@@ -174,8 +175,8 @@ def read_status(text: str) -> tuple[dict[str, str], int, int]:
     return states, workers[0], workers[1]
 
 
-def read_results(text: str, wanted: dict[str, dict]) -> dict[str, dict]:
-    """{experiment: its metrics.json} of `dvc exp show --json` for those that are done and have the wanted parameters.
+def read_experiments(text: str, wanted: dict[str, dict]) -> dict[str, dict]:
+    """{experiment: its data} of `dvc exp show --json` for those that are done and have the wanted parameters.
 
     wanted  {experiment: params.yaml as it should be}
     """
@@ -187,15 +188,34 @@ def read_results(text: str, wanted: dict[str, dict]) -> dict[str, dict]:
                 continue  # queued, running and failed ones show the metrics of the commit they start from
             data = experiment["revs"][0].get("data") or {}
             parameters = data.get("params", {}).get("params.yaml", {}).get("data")
-            metrics = data.get("metrics", {}).get("metrics.json", {}).get("data")
-            if metrics and parameters == wanted[name]:
-                found[name] = metrics
+            if metrics_of(data) and parameters == wanted[name]:
+                found[name] = data
     return found
+
+
+def metrics_of(data: dict) -> dict | None:
+    """An experiment's metrics.json."""
+    return data.get("metrics", {}).get("metrics.json", {}).get("data")
+
+
+def other_code(data: dict, root: Path) -> list[str]:
+    """The source files that an experiment ran with and that read differently now."""
+    files = {name: dep["hash"] for name, dep in data.get("deps", {}).items() if name.endswith(".py")}
+    return [name for name, old in files.items() if md5_of(root / name) != old]
+
+
+def md5_of(file: Path) -> str | None:
+    """The hash that DVC keeps of a file; None where there is none."""
+    return hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest() if file.is_file() else None
 
 
 def results(wanted: dict[str, dict]) -> dict[str, dict]:
     """{experiment: metrics.json} of those that are there, of whichever commit, the newest first."""
-    return read_results(dvc("exp", "show", "--all-commits", "--json"), wanted)
+    found = read_experiments(dvc("exp", "show", "--all-commits", "--json"), wanted)
+    for name, data in found.items():
+        if files := other_code(data, ROOT):
+            runtime.say(f"{name} was run with an older {', '.join(files)}: --fresh runs it again.")
+    return {name: metrics_of(data) for name, data in found.items()}
 
 
 def queue(missing: list[Setting]) -> None:
@@ -273,8 +293,8 @@ def log(name: str) -> str:
 # --- documents --------------------------------------------------------------------------------------------------------
 
 
-def section(sweep: str, rows: list[Setting], found: dict[str, dict], tree: dict) -> str:
-    """The sweep as Markdown: title, table, gains, plot."""
+def section(sweep: str, rows: list[Setting], found: dict[str, dict], tree: dict, extra: tuple[str, ...] = ()) -> str:
+    """The sweep as Markdown: title, table, gains, plot, and the command with its extra changes."""
     title, note = SWEEPS[sweep]
     columns = ["setting", *FIGURES, "fused P@1", "changed in params.yaml"]
     lines = [f"## {title}", "", note, "", f"| {' | '.join(columns)} |", "|---|" + "---:|" * (len(columns) - 2) + "---|"]
@@ -289,9 +309,8 @@ def section(sweep: str, rows: list[Setting], found: dict[str, dict], tree: dict)
             "",
             "P@1 gained by the auxiliary vectors: " + ", ".join(f"{g} {v:+.2f}" for g, v in gained.items()) + ".",
         ]
-    return "\n".join(
-        [*lines, "", f"![{title}](sweep-{sweep}.png)", "", f"Again: `python -m benchmarks.sweep {sweep}`", ""]
-    )
+    again = " ".join(["python -m benchmarks.sweep", sweep, *(f"-S {change}" for change in extra)])
+    return "\n".join([*lines, "", f"![{title}](sweep-{sweep}.png)", "", f"Again: `{again}`", ""])
 
 
 def gains(rows: list[Setting], found: dict[str, dict]) -> dict[str, float]:
@@ -404,7 +423,7 @@ def main(sweeps: tuple[str, ...], docs: Path, changes: tuple[str, ...], fresh: b
     full = [sweep for sweep in SWEEPS if all(row.name in found for row in rows[sweep])]
     for sweep in full:
         draw(sweep, rows[sweep], found, docs / f"sweep-{sweep}.png")
-    sections = [section(sweep, rows[sweep], found, tree) for sweep in full]
+    sections = [section(sweep, rows[sweep], found, tree, changes) for sweep in full]
     (docs / "sweeps.md").write_text(document(sections), encoding="utf-8")
     runtime.say(f"wrote {docs / 'sweeps.md'}: {', '.join(full)}")
 

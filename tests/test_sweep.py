@@ -1,5 +1,6 @@
 """The sweeps' settings, what is read from DVC's answers, and the document, on made-up results; DVC is not run."""
 
+import hashlib
 import json
 
 import pytest
@@ -153,7 +154,17 @@ def test_results_are_of_finished_experiments_with_the_wanted_parameters():
     older = [shown("good", TREE, metrics(7)), shown("others", TREE, metrics(8))]
     text = json.dumps([{"rev": "workspace", "experiments": None}, {"experiments": head}, {"experiments": older}])
     wanted = {name: TREE for name in ("good", "collected", "others", "empty", "failed", "running", "queued", "broken")}
-    assert sweep.read_results(text, wanted) == {"good": metrics(1), "collected": metrics(2), "others": metrics(8)}
+    found = {name: sweep.metrics_of(data) for name, data in sweep.read_experiments(text, wanted).items()}
+    assert found == {"good": metrics(1), "collected": metrics(2), "others": metrics(8)}
+
+
+def test_code_that_has_changed_since(tmp_path):
+    for name in ("same.py", "new.py", "data.npy"):
+        (tmp_path / name).write_text(name)
+    deps = {"same.py": "same.py", "new.py": "old.py", "gone.py": "gone.py", "data.npy": "other"}
+    data = {"deps": {name: {"hash": hashlib.md5(text.encode()).hexdigest()} for name, text in deps.items()}}
+    assert sweep.other_code(data, tmp_path) == ["new.py", "gone.py"]
+    assert sweep.other_code({}, tmp_path) == []
 
 
 def test_queue_that_cannot_go_on():
@@ -189,6 +200,8 @@ def test_section_has_a_row_for_each_setting():
     assert len({line.count("|") for line in table}) == 1
     assert "triplet +1.00, decoupled-softmax +1.00." in text
     assert "(sweep-loss.png)" in text and "`python -m benchmarks.sweep loss`" in text
+    text = sweep.section("loss", rows, made_up(rows), TREE, ("encoder.epochs=1",))
+    assert "`python -m benchmarks.sweep loss -S encoder.epochs=1`" in text
 
 
 def test_document_joins_the_sections():
