@@ -17,6 +17,7 @@ TREE = {
         "kind": "bag-of-embeddings",
         "loss": "decoupled-softmax",
         "layers": 0,
+        "ngrams": 2,
         "epochs": 10,
         "positives": 6,
         "lr": 0.002,
@@ -39,7 +40,8 @@ def made_up(rows: list[sweep.Setting]) -> dict[str, dict]:
 def test_the_sweeps_are_those_that_were_asked_for():
     assert [row.k for row in sweep.settings("k", TREE)] == [0, 512, 2048, 4096, 65536]
     loss = [(row.group, row.k) for row in sweep.settings("loss", TREE)]
-    assert loss == [("triplet", 0), ("triplet", 4096), ("decoupled-softmax", 0), ("decoupled-softmax", 4096)]
+    bags = ["triplet", "triplet-faster", "triplet-tokens", "triplet-tokens-faster", "decoupled-softmax"]
+    assert loss == [(loss, k) for loss in bags for k in (0, 4096)]
     encoders = ["bag-of-embeddings", "bi-gru", "MiniLM-L3", "MiniLM-L6"]
     assert [(row.group, row.k) for row in sweep.settings("encoder", TREE)] == [
         (e, k) for e in encoders for k in (0, 4096)
@@ -66,7 +68,7 @@ def test_the_rows_of_a_pair_differ_in_k_alone():
 
 def test_settings_of_one_name_are_one_experiment():
     rows = [row for name in sweep.SWEEPS for row in sweep.settings(name, TREE)]
-    assert len({row.name for row in rows}) == len(set(rows)) == 5 + 2 + 8  # default loss: two rows are in two sweeps
+    assert len({row.name for row in rows}) == len(set(rows)) == 5 + 8 + 8  # default loss: two rows are in two sweeps
 
 
 def test_overrides():
@@ -183,7 +185,7 @@ def test_gains_are_of_pairs():
     rows = sweep.settings("loss", TREE)
     found = made_up(rows)
     found[rows[1].name] = metrics(36.5)
-    assert sweep.gains(rows, found) == {"triplet": 6.5, "decoupled-softmax": 1.0}
+    assert sweep.gains(rows, found) == {"triplet": 6.5, **dict.fromkeys(list(sweep.LOSSES)[1:], 1.0)}
     rows = sweep.settings("k", TREE)
     assert sweep.gains(rows, made_up(rows)) == {}
 
@@ -196,9 +198,9 @@ def test_section_has_a_row_for_each_setting():
     changes = " ".join(f"`{change}`" for change in sweep.differences(TREE, rows[0]))
     assert changes.startswith("`K=0` `encoder.loss=triplet`")
     assert table[2] == f"| triplet, K = 0 | 30.00 | 29.00 | 28.00 | 27.00 | 26.00 | 25.00 | 40.00 | {changes} |"
-    assert table[-1].endswith("| 43.00 | nothing |")
+    assert table[-1].endswith("| 49.00 | nothing |")
     assert len({line.count("|") for line in table}) == 1
-    assert "triplet +1.00, decoupled-softmax +1.00." in text
+    assert "triplet +1.00" in text and "decoupled-softmax +1.00." in text
     assert "(sweep-loss.png)" in text and "`python -m benchmarks.sweep loss`" in text
     text = sweep.section("loss", rows, made_up(rows), TREE, ("encoder.epochs=1",))
     assert "`python -m benchmarks.sweep loss -S encoder.epochs=1`" in text
