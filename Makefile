@@ -30,14 +30,15 @@ env: .venv/.made
 peers-env: .venv-peers/.made  ## the environment of the tools we compare with (libpecos wants an older numpy)
 
 .venv-peers/.made: benchmarks/peers-constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13) and "error: libpecos has builds for Python 3.10 to 3.12: make PYTHON=python3.11 peers")'
 	$(PYTHON) -m venv .venv-peers
 	.venv-peers/bin/pip install --quiet --disable-pip-version-check --no-deps -r benchmarks/peers-constraints.txt
 	touch $@
 
 peers: env peers-env  ## PECOS, omikuji, napkinXC and BM25 on exactly our split
-	dvc repro
-	rm -rf data/peers/export && xc export data/peers/export
+	rm -rf data/peers/export
 	xc timings --out data/peers/timings.json
+	xc export data/peers/export
 	python -m benchmarks.peers --export data/peers/export --out data/peers --peers-python $(PEERS) \
 		--metrics metrics.json --timings data/peers/timings.json
 

@@ -19,7 +19,8 @@ import numpy as np
 from scipy import sparse
 
 from benchmarks.peers_run import METHODS, positives_of, read_items
-from xcutils import metrics, params, propensity
+from xcutils import metrics, propensity
+from xcutils.datasets import describe
 from xcutils.errors import UserError
 
 SCRIPT = Path(__file__).with_name("peers_run.py")
@@ -229,13 +230,13 @@ def _file():
 @click.option("--methods", default=",".join(METHODS), show_default=True, help="comma-separated")
 @click.option("--metrics", "scores", type=_file(), help="Longtail's metrics.json")
 @click.option("--timings", type=_file(), help="Longtail's costs, JSON")
-@click.option("--dataset", help="name that decides the constants of PSP  [default: that of params.yaml]")
+@click.option("--dataset", help="name that decides the constants of PSP  [default: the export's own]")
 @click.option("--threads", type=click.IntRange(min=1), default=os.cpu_count() or 1, show_default="all cores")
 @click.option("--again", is_flag=True, help="run methods whose result is there already, too")
 def main(export, out, peers_python, methods, scores, timings, dataset, threads, again):
     try:
         names = _known(methods)
-        constants = propensity.CONSTANTS[propensity.family_of(dataset or params.load_top().dataset)]
+        constants = propensity.CONSTANTS[propensity.family_of(dataset or describe(export).name)]
         ours = longtail_rows(read_json(scores), read_json(timings))
         failed = _run_all(names, export, out, peers_python, threads, again)
         rows = compare(export, out, [name for name in names if name not in failed], constants)

@@ -1,7 +1,8 @@
 """M4: one linear classifier per label, started from the augmented label embeddings [DEXA Eq. 6].
 
 reads   augment {choose,final}/{docs (N, D), labels (L, D)}; encoder {choose,final}/; prepare/train tokens, positives
-writes  {choose,final}/: classifiers (L, D), docs (N, D) unit float32, encoder.{json,safetensors}; curve.csv
+writes  {choose,final}/: classifiers (L, D), docs (N, D) unit float32, encoder.{json,safetensors};
+        curve-{choose,final}.csv
 """
 
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from xcutils import artifacts, runtime
 from xcutils.encoders import encode, move
 from xcutils.folds import Fold, folds
 from xcutils.losses import decoupled_softmax, hardest_positives, triplet
-from xcutils.metrics import evaluate
+from xcutils.metrics import evaluate, most_per_row, pair_matrix, without
 from xcutils.models import load_encoder, save_encoder
 from xcutils.neighbours import exact, unit
 from xcutils.params import load_params, load_top, value
@@ -92,12 +93,17 @@ class OneVsAll:
         return encode(self.encoder, self.tokens.take(docs)) if self.p.encoder_lr else self.docs[docs]
 
 
-def fit(model: OneVsAll, fold: Fold, p: Params, seed: int, save) -> Outcome:
-    """Train on the fold's documents; `save` is called with the weights to keep."""
+def fit(model: OneVsAll, fold: Fold, excluded, p: Params, seed: int, save) -> Outcome:
+    """Train on the fold's documents; `save` is called with the weights to keep.
+
+    excluded  (N, L) binary  pairs that may not be predicted
+    """
     n_labels = len(model.table.values)
 
     def validate(_: int) -> dict[str, float]:
-        ranking, _ = exact(model.embed_all(fold.validation), unit(model.table.numpy()), 5)
+        left_out = excluded[fold.validation]
+        docs, wanted = model.embed_all(fold.validation), 5 + most_per_row(left_out)
+        ranking = without(exact(docs, unit(model.table.numpy()), wanted)[0], left_out)
         figures = evaluate(ranking, model.positives.take(fold.validation).csr(n_labels), np.ones(n_labels))
         return {name: figures[name] for name in ("N@5", "P@1", "P@5")}
 
@@ -135,16 +141,15 @@ def main(train_dir: Path, encoder_dir: Path, augment: Path, out: Path) -> None:
     positives = artifacts.load_ragged(train_dir, "positives")
     is_validation = artifacts.load_array(train_dir, "is_validation")
     artifacts.check(augment), artifacts.check(encoder_dir)
-    curve = []
     with artifacts.writing(out) as folder:
         for fold in folds(is_validation, artifacts.load_json(train_dir, "meta.json")["refit"]):
             encoder = move(load_encoder(encoder_dir / fold.name), device)
             start = [artifacts.load_array(augment / fold.name, name) for name in ("docs", "labels")]
             model = OneVsAll(encoder, tokens, *start, positives, p)
-            outcome = fit(model, fold, p, seed, partial(save_fold, folder / fold.name, model))
+            excluded = pair_matrix(artifacts.load_array(train_dir, "filter"), (len(tokens), len(start[1])))
+            outcome = fit(model, fold, excluded, p, seed, partial(save_fold, folder / fold.name, model))
             fold.done(outcome.epochs)
-            curve += [{"fold": fold.name, **row} for row in outcome.curve]
-        artifacts.save_rows(folder, "curve.csv", curve)
+            artifacts.save_rows(folder, f"curve-{fold.name}.csv", outcome.curve)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """M1: Siamese training of the encoder, helped by K shared auxiliary vectors [DEXA Eq. 5], on NGAME's batches.
 
 reads   prepare/train tokens, positives (N, L); prepare/labels tokens; prepare/tokenizer; cluster label_to_aux (L,)
-writes  choose/ and, with prepare.refit, final/: encoder.{json,safetensors}, aux (K, D), label_to_aux (L,); curve.csv
+writes  choose/ and, with prepare.refit, final/: encoder.{json,safetensors}, aux (K, D), label_to_aux (L,);
+        curve-{choose,final}.csv
 """
 
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from xcutils.encoders import BiGRU, build_bag, build_transformer, encode, move, 
 from xcutils.errors import UserError
 from xcutils.folds import Fold, folds
 from xcutils.losses import decoupled_softmax, triplet
-from xcutils.metrics import evaluate
+from xcutils.metrics import evaluate, most_per_row, pair_matrix, without
 from xcutils.models import save_encoder
 from xcutils.neighbours import exact
 from xcutils.params import load_params, load_top, value
@@ -132,8 +133,11 @@ def make_encoder(p: Params, texts: list[Ragged], special: dict):
     return build_transformer(p.model, special, pooling=p.pooling, layers=p.layers, dropout=p.dropout)
 
 
-def fit(model: Siamese, fold: Fold, p: Params, seed: int, save) -> Outcome:
-    """Train on the fold's documents; `save` is called with the weights to keep."""
+def fit(model: Siamese, fold: Fold, excluded, p: Params, seed: int, save) -> Outcome:
+    """Train on the fold's documents; `save` is called with the weights to keep.
+
+    excluded  (N, L) binary  pairs that may not be predicted
+    """
 
     def validate(epoch: int) -> dict[str, float]:
         docs = encode(model.encoder, model.docs.take(fold.validation))
@@ -141,9 +145,11 @@ def fit(model: Siamese, fold: Fold, p: Params, seed: int, save) -> Outcome:
         if collapse > COLLAPSED:
             raise UserError(
                 f"the encoder has collapsed (mean cosine of random documents {collapse:.2f} after epoch {epoch + 1}): "
-                "use encoder.loss=decoupled-softmax, more encoder.negatives, encoder.weighting=0 or a lower encoder.lr."
+                + ("raise encoder.negatives, set encoder.weighting to 0 or " if p.loss == "triplet" else "")
+                + f"lower encoder.lr ({p.lr:g}; transformers want about 0.0001)."
             )
-        ranking, _ = exact(docs, model.label_embeddings(), 5)
+        left_out = excluded[fold.validation]
+        ranking = without(exact(docs, model.label_embeddings(), 5 + most_per_row(left_out))[0], left_out)
         truth = model.positives.take(fold.validation).csr(len(model.labels))
         figures = evaluate(ranking, truth, np.ones(len(model.labels)))
         return {name: figures[name] for name in ("N@5", "P@1", "P@5")} | {"doc_cosine": collapse}
@@ -183,16 +189,15 @@ def main(train_dir: Path, labels_dir: Path, tokenizer: Path, cluster: Path, out:
     label_to_aux = artifacts.load_array(artifacts.check(cluster), "label_to_aux")
     special = artifacts.load_json(artifacts.check(tokenizer), "special.json")
     check_vocabulary(tokenizer, p.model, "encoder.model")
-    curve = []
+    excluded = pair_matrix(artifacts.load_array(train_dir, "filter"), (len(docs), len(labels)))
     with artifacts.writing(out) as folder:
         for fold in folds(is_validation, artifacts.load_json(train_dir, "meta.json")["refit"]):
             torch.manual_seed(seed)
             encoder = move(make_encoder(p, [docs.take(fold.fit), labels], special), device)
             model = Siamese(encoder, docs, labels, positives, label_to_aux, p)
-            outcome = fit(model, fold, p, seed, partial(save_fold, folder / fold.name, model))
+            outcome = fit(model, fold, excluded, p, seed, partial(save_fold, folder / fold.name, model))
             fold.done(outcome.epochs)
-            curve += [{"fold": fold.name, **row} for row in outcome.curve]
-        artifacts.save_rows(folder, "curve.csv", curve)
+            artifacts.save_rows(folder, f"curve-{fold.name}.csv", outcome.curve)
 
 
 if __name__ == "__main__":

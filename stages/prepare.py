@@ -11,7 +11,7 @@ writes  train/      tokens (N rows) int32, positives (N rows) int32, ids, texts,
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -23,7 +23,7 @@ from xcutils.datasets import Corpus, Dataset, load_dataset, split_validation
 from xcutils.errors import UserError
 from xcutils.params import load_params, value
 from xcutils.ragged import Ragged, concatenate, from_strings
-from xcutils.tokens import load_tokenizer, special_ids, tokenize
+from xcutils.tokens import fill_empty, load_tokenizer, special_ids, tokenize
 
 STEP = 1 << 16  # texts between two looks at the progress
 # [DEXA Table 1] N, L, N', labels per point, points per label.
@@ -175,6 +175,7 @@ def main(dataset: Path, out: Path) -> None:
     check(data, is_validation)
     texts = {"train": data.train.texts, "test": data.test.texts, "labels": data.label_texts}
     tokens = Tokens(**{name: encode(tokenizer, part, p.max_tokens, name) for name, part in texts.items()})
+    tokens = replace(tokens, labels=fill_empty(tokens.labels, tokenizer))
     stats = statistics(data, is_validation, tokens)
     out.mkdir(parents=True, exist_ok=True)
     (out / "stats.json").unlink(missing_ok=True)  # it is there only if all folders beside it are of one run

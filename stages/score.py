@@ -1,7 +1,7 @@
 """Search, fuse, filter, and every metric of every phase on the test documents, which no other stage reads.
 
 reads   prepare/{train,labels,test}, embed labels, encoder, augment, classifier, index
-writes  metrics.json; fusion.json, labels.csv (per label), bins.csv (by label frequency), curve data for plots
+writes  metrics.json; fusion.json, labels.csv (per label), bins.csv (by label frequency)
 """
 
 from dataclasses import asdict, dataclass
@@ -15,13 +15,13 @@ from xcutils import artifacts, runtime
 from xcutils.encoders import build_transformer, encode, move
 from xcutils.folds import last_fold
 from xcutils.fusion import Fusion, Shortlist, calibrate, entries, fit_weights, rank
-from xcutils.metrics import evaluate, evaluate_bins, frequency_bins, per_label
+from xcutils.metrics import evaluate, evaluate_bins, frequency_bins, most_per_row, pair_matrix, per_label, without
 from xcutils.models import load_encoder
 from xcutils.neighbours import exact, recall
 from xcutils.params import load_params, value
 from xcutils.predictor import Predictor
 from xcutils.ragged import Ragged, to_strings
-from xcutils.system import choosing_predictor, final_predictor, inverse_propensities
+from xcutils.system import choosing_predictor, final_predictor, inputs, inverse_propensities
 
 DEPTH = 100  # labels ranked per document: R@100 needs them
 BINS = ("head", "torso", "tail")
@@ -56,22 +56,9 @@ def load_split(folder: Path, n_labels: int, rows: np.ndarray | None = None) -> S
         artifacts.load_ragged(artifacts.check(folder), "tokens"),
         artifacts.load_ragged(folder, "positives"),
     )
-    pairs = np.asarray(artifacts.load_array(folder, "filter")).reshape(-1, 2)
-    excluded = sparse.csr_matrix((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), (len(tokens), n_labels))
+    excluded = pair_matrix(artifacts.load_array(folder, "filter"), (len(tokens), n_labels))
     rows = np.arange(len(tokens)) if rows is None else rows
     return Split(tokens.take(rows), positives.take(rows).csr(n_labels), excluded[rows])
-
-
-def without(ranking: np.ndarray, excluded: sparse.csr_matrix) -> np.ndarray:
-    """The ranking (Q, k) with the excluded pairs taken out and the rest moved up."""
-    if excluded.nnz == 0:
-        return ranking
-    rows = np.repeat(np.arange(len(ranking)), ranking.shape[1])
-    out = ranking.ravel() < 0
-    out |= entries(excluded, rows, np.maximum(ranking.ravel(), 0)) > 0
-    out = out.reshape(ranking.shape)
-    order = np.argsort(out, axis=1, kind="stable")
-    return np.where(np.take_along_axis(out, order, axis=1), -1, np.take_along_axis(ranking, order, axis=1))
 
 
 def drop_excluded(shortlist: Shortlist, excluded: sparse.csr_matrix) -> Shortlist:
@@ -94,7 +81,7 @@ def fit_fusion(predictor: Predictor, split: Split, inverse: np.ndarray, tail: fl
 
 def search_width(excluded: sparse.csr_matrix) -> int:
     """Labels to search for, so that DEPTH are left when the excluded ones are gone."""
-    return DEPTH + int(np.diff(excluded.indptr).max(initial=0))
+    return DEPTH + most_per_row(excluded)
 
 
 def single_rankings(split: Split, encoders: dict, width: int) -> dict[str, np.ndarray]:
@@ -202,7 +189,15 @@ def main(prepare, embed, encoder, augment, classifier, index, metrics, out) -> N
     report = {name: rounded(evaluate(ranking, test.truth, inverse)) for name, ranking in rankings.items()}
     report["index"] = {f"recall@100 {name}": v for name, v in rounded(index_recall(predictor, test)).items()}
     with artifacts.writing(out) as folder:
-        artifacts.save_json(folder, "fusion.json", {"weights": fusion.as_dict(), "settings": settings})
+        artifacts.save_json(
+            folder,
+            "fusion.json",
+            {
+                "weights": fusion.as_dict(),
+                "settings": settings,
+                "inputs": inputs(prepare.parent),
+            },
+        )
         bins = frequency_bins(np.asarray(artifacts.load_array(prepare / "labels", "frequency")), len(BINS))
         artifacts.save_rows(folder, "bins.csv", bin_rows(rankings, test, inverse, bins))
         artifacts.save_rows(folder, "labels.csv", label_rows(rankings["fused"], test, bins, prepare / "labels"))

@@ -307,3 +307,19 @@ def test_misfits_are_refused():
         evaluate_bins(ranking, positives, weights, np.arange(30) % 3, 2)
     with pytest.raises(ValueError, match="n_bins"):
         frequency_bins(np.ones(3), 0)
+
+
+def without_by_hand(ranking, excluded):
+    rows = [[label for label in row if label >= 0 and not excluded[i, label]] for i, row in enumerate(ranking)]
+    return [row + [-1] * (len(ranking[0]) - len(row)) for row in rows]
+
+
+def test_excluded_pairs_are_taken_out_and_the_rest_moves_up():
+    rng = np.random.default_rng(4)
+    ranking = np.array([rng.permutation(12)[:6] for _ in range(20)])
+    ranking[3, 4:] = -1
+    pairs = np.unique(rng.integers(0, [20, 12], size=(60, 2)), axis=0)
+    excluded = metrics.pair_matrix(pairs, (20, 12))
+    assert metrics.without(ranking, excluded).tolist() == without_by_hand(ranking.tolist(), excluded.toarray())
+    assert metrics.most_per_row(excluded) == np.bincount(pairs[:, 0]).max()
+    assert metrics.without(ranking, metrics.pair_matrix(np.zeros((0, 2)), (20, 12))) is ranking

@@ -59,9 +59,9 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch, wanted):
 
 
 @pytest.mark.parametrize(
-    ("cuda", "mps", "kind"), [(True, True, "cuda"), (True, False, "cuda"), (False, True, "mps"), (False, False, "cpu")]
+    ("cuda", "mps", "kind"), [(True, True, "cuda"), (True, False, "cuda"), (False, True, "cpu"), (False, False, "cpu")]
 )
-def test_the_fastest_device_there_is_comes_first(monkeypatch, cuda, mps, kind):
+def test_cuda_comes_first_and_mps_only_when_it_is_asked_for(monkeypatch, cuda, mps, kind):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
     assert runtime.device().type == kind

@@ -221,14 +221,13 @@ def test_classifiers_start_from_the_augmented_labels_and_move(data, fit):
 
 @pytest.mark.parametrize("stage", ["encoder", "classifier"])
 def test_the_curve_shows_every_epoch_and_the_final_fit_follows_the_choice(data, stage):
-    rows = load_csv(data / stage / "curve.csv")
-    choose, final = ([row for row in rows if row["fold"] == fit] for fit in FITS)
-    assert rows == choose + final and len(choose) == SETTINGS[f"{stage}.epochs"]
+    choose, final = (load_csv(data / stage / f"curve-{fit}.csv") for fit in FITS)
+    assert len(choose) == SETTINGS[f"{stage}.epochs"]
     for part in (choose, final):
         assert [int(row["epoch"]) for row in part] == list(range(1, len(part) + 1))
         assert all(float(row["loss"]) > 0 and row["skipped"] == "0" for row in part)
     assert all(0 <= float(row[name]) <= 100 for row in choose for name in ("N@5", "P@1", "P@5"))
-    assert all(row["N@5"] == "" for row in final)
+    assert not any("N@5" in row for row in final)
     best = max(range(len(choose)), key=lambda i: float(choose[i]["N@5"]))
     assert len(final) == best + 1
 
@@ -238,9 +237,14 @@ def test_training_stops_when_validation_falls_and_the_best_epoch_is_kept(change,
     figures = iter([40.0, 60.0, 50.0, 45.0, 70.0])  # the last one comes too late for a patience of two
     monkeypatch.setattr(f"stages.{stage}.evaluate", lambda *_: {"N@5": next(figures), "P@1": 0.0, "P@5": 0.0})
     folder, _ = change(stage, stage, **{f"{stage}.epochs": 5, f"{stage}.patience": 2})
-    rows = [(row["fold"], row["epoch"], row["N@5"]) for row in load_csv(folder / "data" / stage / "curve.csv")]
-    chosen = [("choose", "1", "40.0"), ("choose", "2", "60.0"), ("choose", "3", "50.0"), ("choose", "4", "45.0")]
-    assert rows == [*chosen, ("final", "1", ""), ("final", "2", "")]
+    choose, final = (load_csv(folder / "data" / stage / f"curve-{fit}.csv") for fit in FITS)
+    assert [(row["epoch"], row["N@5"]) for row in choose] == [
+        ("1", "40.0"),
+        ("2", "60.0"),
+        ("3", "50.0"),
+        ("4", "45.0"),
+    ]
+    assert [row["epoch"] for row in final] == ["1", "2"]
 
 
 def test_the_index_holds_every_vector(data):
@@ -508,7 +512,7 @@ def test_without_refit_the_models_that_chose_are_used(change):
     folder, _ = change("prepare", **{"prepare.refit": False})
     for stage in ("encoder", "augment", "classifier"):
         assert [path.name for path in (folder / "data" / stage).iterdir() if path.is_dir()] == ["choose"]
-    assert {row["fold"] for row in load_csv(folder / "data" / "classifier" / "curve.csv")} == {"choose"}
+    assert not (folder / "data" / "classifier" / "curve-final.csv").exists()
     assert_sound(load_metrics(folder))
 
 

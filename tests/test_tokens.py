@@ -10,7 +10,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from xcutils import tokens
 from xcutils.checkpoints import checkpoint_folder
 from xcutils.errors import UserError
-from xcutils.tokens import load_tokenizer, special_ids, tokenize
+from xcutils.ragged import from_rows
+from xcutils.tokens import fill_empty, load_tokenizer, special_ids, tokenize
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 TEXTS = [
@@ -137,3 +138,12 @@ def test_a_copied_folder_gives_the_same_ids(tokenizer, tmp_path):
     shutil.copy(checkpoint_folder(MINILM) / "tokenizer.json", tmp_path)
     copy = load_tokenizer(str(tmp_path))
     assert tokenize(copy, TEXTS, 16).values.tolist() == tokenize(tokenizer, TEXTS, 16).values.tolist()
+
+
+def test_a_row_without_tokens_gets_the_unknown_token(tiny_model):
+    tokenizer = load_tokenizer(str(tiny_model))
+    rows = [[5, 6], [], [7], []]
+    unknown = tokenizer.token_to_id("[UNK]")
+    filled = fill_empty(from_rows(rows, np.int32), tokenizer)
+    assert [filled[i].tolist() for i in range(4)] == [row or [unknown] for row in rows]
+    assert filled.values.dtype == np.int32

@@ -7,7 +7,7 @@ from torch import nn
 
 from xcutils.errors import UserError
 from xcutils.tables import RowTable
-from xcutils.training import BAD_STEPS, Optimisers, Plan, linear, mean_cosine, mixed_precision, train
+from xcutils.training import BAD_STEPS, Optimisers, Plan, linear, mean_cosine, train
 
 
 class Recorder:
@@ -270,11 +270,6 @@ def test_training_learns_a_line():
     outcome = train(Plan(100, 10, 0), [Optimisers(layer, 0.1)], batches, loss)
     assert outcome.curve[-1]["loss"] < 1e-4 < outcome.curve[0]["loss"]
     assert layer.weight.item() == pytest.approx(3, abs=0.02) and layer.bias.item() == pytest.approx(-1, abs=0.02)
-
-
-def test_the_cpu_computes_in_full_precision():
-    with mixed_precision(torch.device("cpu")):
-        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
 
 
 def test_mean_cosine_of_random_pairs():

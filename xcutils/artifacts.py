@@ -50,8 +50,8 @@ def _sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def check(folder: Path) -> Path:
-    """The folder, after its manifest and the size of each of its files were found to be right."""
+def check(folder: Path, hashes: bool = False) -> Path:
+    """The folder, after its manifest and the size (with `hashes` also the content) of each file were found right."""
     folder = Path(folder)
     remedy = "run `dvc repro` to make it again"
     if not (folder / MANIFEST).is_file():
@@ -65,7 +65,14 @@ def check(folder: Path) -> Path:
         if size != facts["bytes"]:
             found = "missing" if size is None else f"{size} bytes long"
             raise UserError(f"{folder / name} is {found}, not {facts['bytes']} bytes: {remedy}.")
+        if hashes and _sha256(folder / name) != facts["sha256"]:
+            raise UserError(f"{folder / name} is damaged (its content is not what was written): {remedy}.")
     return folder
+
+
+def fingerprint(folder: Path) -> str:
+    """A hash of everything in a finished artifact folder."""
+    return _sha256(check(folder) / MANIFEST)
 
 
 def save_json(folder: Path, name: str, value) -> None:

@@ -106,13 +106,13 @@ def export(folder: Path, data: Path) -> None:
     "--data", type=click.Path(path_type=Path), default=Path("data"), show_default=True, help="Where the run is."
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Also write the figures to this JSON file.")
+@click.option("--predict-only", is_flag=True, help="Measure prediction with the models there are; train nothing.")
 @runtime.command
-def timings(data: Path, out: Path | None) -> None:
-    """Training time, time per text, memory and size of the last run."""
-    from xcutils.serving import measure
+def timings(data: Path, out: Path | None, predict_only: bool) -> None:
+    """Run the pipeline anew; print its time and memory, the time per text and the size of the model."""
+    from xcutils.serving import measure, measure_training
 
-    runtime.start()
-    figures = measure(data)
+    figures = ({} if predict_only else measure_training()) | measure(data)
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)
         artifacts.save_json(out.parent, out.name, figures)

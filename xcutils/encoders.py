@@ -7,7 +7,7 @@ transformer        any Hugging Face checkpoint, mean or CLS pooling, optionally 
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import torch
@@ -93,7 +93,9 @@ class BiGRU(nn.Module):
     def _pool(self, rows: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
         lengths = mask.sum(dim=1).clamp(min=1)
         packed = nn.utils.rnn.pack_padded_sequence(rows[ids], lengths.cpu(), batch_first=True, enforce_sorted=False)
-        states, _ = nn.utils.rnn.pad_packed_sequence(self.gru(packed)[0], batch_first=True)
+        with mixed_precision(lengths.device):
+            out = self.gru(packed)[0]
+        states = nn.utils.rnn.pad_packed_sequence(out, batch_first=True)[0].float()
         return F.dropout(states.sum(dim=1) / lengths.unsqueeze(1), self.dropout, self.training)
 
     def config(self) -> dict:
@@ -116,7 +118,9 @@ class Transformer(nn.Module):
         return _by_length(framed, 0, self._pool, next(self.model.parameters()).device)
 
     def _pool(self, ids: Tensor, mask: Tensor) -> Tensor:
-        states = self.model(input_ids=ids, attention_mask=mask.long()).last_hidden_state.float()
+        with mixed_precision(ids.device):
+            states = self.model(input_ids=ids, attention_mask=mask.long()).last_hidden_state
+        states = states.float()
         if self.pooling == "cls":
             return states[:, 0]
         mask = mask.unsqueeze(2).to(states.dtype)
@@ -128,6 +132,13 @@ class Transformer(nn.Module):
 
     def state(self) -> dict[str, Tensor]:
         return self.model.state_dict()
+
+
+def mixed_precision(device: torch.device):
+    """bfloat16 on a GPU that has it, nothing elsewhere; pooling, norms and losses outside it stay in float32."""
+    if device.type == "cuda" and torch.cuda.is_bf16_supported():
+        return torch.autocast("cuda", dtype=torch.bfloat16)
+    return nullcontext()
 
 
 def _frame(tokens: Ragged, first: int, last: int) -> Ragged:
@@ -204,6 +215,9 @@ def build_transformer(checkpoint: str, special: dict, *, pooling: str, layers: i
     model = AutoModel.from_pretrained(
         checkpoint_folder(checkpoint), trust_remote_code=False, use_safetensors=True, dtype=torch.float32
     )
+    longest = getattr(model.config, "max_position_embeddings", None)
+    if longest is not None and special.get("max_tokens", 0) > longest:
+        raise UserError(f"{checkpoint} takes at most {longest} tokens: lower prepare.max_tokens to that.")
     for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"):
         if hasattr(model.config, name):
             setattr(model.config, name, dropout)

@@ -54,6 +54,26 @@ def hits(ranking: np.ndarray, positives: sparse.csr_matrix) -> np.ndarray:
     return found
 
 
+def pair_matrix(pairs: np.ndarray, shape: tuple[int, int]) -> sparse.csr_matrix:
+    """The binary matrix with ones at the pairs (F, 2) of doc and label."""
+    pairs = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
+    return sparse.csr_matrix((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape)
+
+
+def most_per_row(excluded: sparse.csr_matrix) -> int:
+    """The largest number of excluded pairs of one doc."""
+    return int(np.diff(excluded.indptr).max(initial=0))
+
+
+def without(ranking: np.ndarray, excluded: sparse.csr_matrix) -> np.ndarray:
+    """The ranking (N, k) with the excluded pairs (N, L) taken out, the rest moved up, -1 at the end."""
+    if excluded.nnz == 0:
+        return ranking
+    out = (ranking < 0) | hits(ranking, excluded)
+    order = np.argsort(out, axis=1, kind="stable")
+    return np.where(np.take_along_axis(out, order, axis=1), -1, np.take_along_axis(ranking, order, axis=1))
+
+
 def evaluate(
     ranking: np.ndarray,
     positives: sparse.csr_matrix,

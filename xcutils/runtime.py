@@ -45,7 +45,7 @@ def _keep_freed_memory() -> None:
 
 
 def device() -> torch.device:
-    """XC_DEVICE, else the first of CUDA, Apple's MPS and the CPU that is there."""
+    """XC_DEVICE, else CUDA where it is there, else the CPU."""
     wanted = os.environ.get("XC_DEVICE")
     if wanted:
         try:
@@ -56,9 +56,7 @@ def device() -> torch.device:
             raise UserError(
                 f"XC_DEVICE={wanted} cannot be used ({reason}): unset it or name cpu, cuda or mps."
             ) from None
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def command(function: Callable) -> Callable:

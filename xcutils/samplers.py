@@ -28,7 +28,7 @@ def cluster_size(epoch: int, *, first_epoch: int, first: int, double_every: int,
 
 
 class ClusteredEpochs:
-    """Each epoch's batches: random at first, then clusters of documents that grow and are drawn anew [NGAME 2.2, 2.3].
+    """Each epoch's batches: random at first, then clusters of documents that grow and are drawn anew [NGAME].
 
     Differs from the reference code, where new clusters take effect one epoch late.
     """

@@ -1,7 +1,10 @@
 """A finished run, ready to answer: plain text in, label ids, texts and probabilities out."""
 
+import os
 import resource
 import statistics
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +13,11 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from xcutils import artifacts
+from xcutils.errors import UserError
 from xcutils.fusion import Fusion
 from xcutils.predictor import Predictor
 from xcutils.ragged import Ragged, to_strings
-from xcutils.system import final_predictor
+from xcutils.system import final_predictor, inputs
 from xcutils.tokens import tokenize
 
 
@@ -62,6 +66,11 @@ class System:
 def load_system(data: Path) -> System:
     """The system that the last run of the pipeline left in `data`."""
     saved = artifacts.load_json(artifacts.check(data / "score"), "fusion.json")
+    changed = [name for name, was in inputs(data).items() if was != saved["inputs"].get(name)]
+    if changed:
+        raise UserError(
+            f"{data / changed[0]} is newer than the last scored run: run `dvc repro` to bring them together."
+        )
     labels, folder = artifacts.check(data / "prepare" / "labels"), artifacts.check(data / "prepare" / "tokenizer")
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     unknown = next((i for t in ("[UNK]", "<unk>") if (i := tokenizer.token_to_id(t)) is not None), -1)
@@ -80,7 +89,7 @@ def load_system(data: Path) -> System:
 
 
 def measure(data: Path, single: int = 200) -> dict[str, float]:
-    """Time per text in batch and one by one, peak memory, and the size of what prediction reads."""
+    """Time per text in batch and one by one, and the size of what prediction reads."""
     system = load_system(data)
     texts = to_strings(artifacts.load_ragged(artifacts.check(data / "prepare" / "test"), "texts"))
     begin = time.perf_counter()
@@ -92,10 +101,24 @@ def measure(data: Path, single: int = 200) -> dict[str, float]:
         system.answers([text], 100)
         alone.append(time.perf_counter() - begin)
     fit = data / "classifier" / ("final" if (data / "classifier" / "final").is_dir() else "choose")
-    read = [*fit.rglob("*"), *(data / "index").rglob("*"), data / "augment" / fit.name / "labels.npy"]
+    read = [fit, data / "index", data / "prepare" / "tokenizer", data / "prepare" / "labels"]
+    files = [path for folder in read for path in folder.rglob("*") if path.is_file()]
+    files += [data / "augment" / fit.name / "labels.npy", *(data / "prepare" / "train").glob("positives.*")]
     return {
         "ms_batch": 1000 * batch,
         "ms_single": 1000 * statistics.median(alone),
-        "rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "model_mb": sum(path.stat().st_size for path in read if path.is_file()) / 2**20,
+        "model_mb": sum(path.stat().st_size for path in files) / 1e6,
     }
+
+
+def measure_training() -> dict[str, float]:
+    """Seconds of the whole pipeline, run anew from the first stage to the last, and the peak memory of any stage."""
+    begin = time.perf_counter()
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    command = [sys.executable, "-m", "dvc", "repro", "--force"]
+    if subprocess.run(command, stdout=subprocess.DEVNULL, env={**os.environ, "PATH": path}).returncode:
+        raise UserError("`dvc repro --force` failed: mend what it says, then measure again.")
+    seconds = time.perf_counter() - begin
+    unit = 1 if sys.platform == "darwin" else 1024  # the system counts in bytes there, in KiB elsewhere
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit
+    return {"train_seconds": seconds, "rss_mb": peak / 1e6}

@@ -12,6 +12,12 @@ from xcutils.predictor import Predictor
 from xcutils.propensity import CONSTANTS, family_of, inverse_propensity
 
 
+def inputs(data: Path) -> dict[str, str]:
+    """A fingerprint of each artifact that prediction reads, to tell whether they belong to one run."""
+    names = ("prepare/train", "prepare/labels", "prepare/tokenizer", "augment", "classifier", "index")
+    return {name: artifacts.fingerprint(data / name) for name in names}
+
+
 def inverse_propensities(train: Path, labels: Path) -> np.ndarray:
     """(L,) float64: by the constants of the dataset's family [Jain 2016]."""
     frequency = artifacts.load_array(labels, "frequency")
@@ -27,7 +33,7 @@ def searchers(augment: Path, classifier: Path, fit: str, index: Path | None, ef:
         "classifiers": artifacts.load_array(classifier / fit, "classifiers"),
         "docs": artifacts.load_array(classifier / fit, "docs"),
     }
-    if index is None or artifacts.load_json(artifacts.check(index), "index.json")["search"] == "exact":
+    if index is None or artifacts.load_json(artifacts.check(index, hashes=True), "index.json")["search"] == "exact":
         return {name: Searcher(np.asarray(v)) for name, v in vectors.items()}
     facts = artifacts.load_json(index, "index.json")["vectors"]
     return {

@@ -50,11 +50,26 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int) -> Rag
     return Ragged(np.concatenate(values), starts(lengths))
 
 
+def fill_empty(tokens: Ragged, tokenizer: Tokenizer) -> Ragged:
+    """The rows, with the unknown token where there is none: a label without text still has a vector to start from."""
+    names = ("[UNK]", "<unk>")
+    unknown = next(
+        (i for name in names if (i := tokenizer.token_to_id(name)) is not None), special_ids(tokenizer)["sep"]
+    )
+    lengths = np.maximum(tokens.lengths, 1)
+    values = np.full(lengths.sum(), unknown, dtype=np.int32)
+    offsets = starts(lengths)
+    values[np.arange(len(tokens.values)) + np.repeat(offsets[:-1] - tokens.offsets[:-1], tokens.lengths)] = (
+        tokens.values
+    )
+    return Ragged(values, offsets)
+
+
 def check_vocabulary(folder: Path, checkpoint: str, where: str) -> None:
     """Refuse a checkpoint whose tokens are not those of the prepared texts: its vectors would mean other words."""
     prepared = Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab()
     if load_tokenizer(checkpoint).get_vocab() != prepared:
         raise UserError(
-            f"{where} is {checkpoint}, whose vocabulary is not the one the texts were tokenised with: "
-            f"set prepare.tokenizer to {checkpoint} as well."
+            f"{where} is {checkpoint}, whose vocabulary is not the one the texts were tokenised with: set "
+            "prepare.tokenizer, embed.model and encoder.model to models of one vocabulary."
         )

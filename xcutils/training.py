@@ -1,6 +1,5 @@
-"""The one training loop: schedule, mixed precision, guards, validation, early stopping and curves for every method."""
+"""The one training loop: schedule, guards, validation, early stopping and curves for every method."""
 
-import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -145,11 +144,10 @@ class Guard:
 
 
 def _step(docs, rng, loss_of, optimisers, scale, device, guard) -> float:
-    """One batch: forward in mixed precision where the device has it, backward, update; the loss."""
+    """One batch: forward, backward, update; the loss."""
     for part in optimisers:
         part.clear()
-    with mixed_precision(device):
-        loss = loss_of(docs, rng)
+    loss = loss_of(docs, rng)
     finite = bool(torch.isfinite(loss))
     if finite:
         loss.backward()
@@ -161,13 +159,6 @@ def _step(docs, rng, loss_of, optimisers, scale, device, guard) -> float:
     for part in optimisers:
         part.step(scale)
     return float(loss.detach())
-
-
-def mixed_precision(device: torch.device):
-    """bfloat16 on a GPU that has it; nothing elsewhere. Norms and losses stay in float32 (the losses cast)."""
-    if device.type == "cuda" and torch.cuda.is_bf16_supported():
-        return torch.autocast("cuda", dtype=torch.bfloat16)
-    return contextlib.nullcontext()
 
 
 def mean_cosine(embeddings: np.ndarray, seed: int = 0, pairs: int = 2000) -> float:
