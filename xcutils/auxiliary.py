@@ -30,7 +30,9 @@ class Auxiliary:
             return z
         used, place = np.unique(self.label_to_aux[labels], return_inverse=True)
         rows = self.table.rows(self._ids(used))
-        return (F.normalize(z, dim=1) if self.normalise_first else z) + rows[self._ids(place)]
+        # index_select and not rows[place]: that one's gradient is added up in an order that threads race for
+        own = rows.index_select(0, self._ids(place))
+        return (F.normalize(z, dim=1) if self.normalise_first else z) + own
 
     def recluster(self, embeddings: np.ndarray, seed: int) -> None:
         """Share the vectors anew among labels near each other now; a vector starts at its new members' mean.

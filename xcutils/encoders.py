@@ -92,7 +92,8 @@ class BiGRU(nn.Module):
 
     def _pool(self, rows: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
         lengths = mask.sum(dim=1).clamp(min=1)
-        packed = nn.utils.rnn.pack_padded_sequence(rows[ids], lengths.cpu(), batch_first=True, enforce_sorted=False)
+        padded = rows.index_select(0, ids.flatten()).unflatten(0, ids.shape)
+        packed = nn.utils.rnn.pack_padded_sequence(padded, lengths.cpu(), batch_first=True, enforce_sorted=False)
         with mixed_precision(lengths.device):
             out = self.gru(packed)[0]
         states = nn.utils.rnn.pad_packed_sequence(out, batch_first=True)[0].float()
@@ -169,7 +170,7 @@ def _by_length(
         parts.append(encode(torch.from_numpy(ids).to(device), torch.from_numpy(mask).to(device)))
         start = stop
     back = torch.from_numpy(np.argsort(order, kind="stable")).to(device)
-    return torch.cat(parts)[back]
+    return torch.cat(parts).index_select(0, back)
 
 
 # --- building ---------------------------------------------------------------------------------------------------------
