@@ -36,14 +36,13 @@ LOST = 4  # looks without a worker after which it is taken to be gone: a busy ma
 STARTS = 3  # workers started again before giving up
 
 KS = (0, 512, 2048, 4096, 65536)
-# The papers' loss over the default bag, and over tokens alone (no n-grams) at two speeds: the gain of auxiliary vectors
-# is larger where the encoder itself can do less.
+# The papers' loss over the default bag, and over tokens alone (no n-grams): the gain of auxiliary vectors is larger
+# where the encoder itself can do less.
 TRIPLET = {"encoder.loss": "triplet", "encoder.lr": 0.001, "encoder.aux_lr": 0.005, "encoder.epochs": 15}
 TOKENS = {**TRIPLET, "encoder.ngrams": 1, "encoder.aux_lr": 0.01, "encoder.patience": 0}
 LOSSES: dict[str, dict] = {
     "triplet": TRIPLET,
     "triplet-tokens": TOKENS,
-    "triplet-tokens-faster": {**TOKENS, "encoder.lr": 0.002},
     "decoupled-softmax": {},
 }
 # Each encoder with what it needs and what two cores can afford; `{}` is params.yaml as it is.
@@ -66,8 +65,7 @@ SWEEPS = {  # name: title, what the reader should know
     "loss": (
         "Loss of M1, without and with auxiliary vectors",
         "Triplet is the papers' loss, decoupled softmax the default here. The gain depends on what the encoder "
-        "can do by itself: `tokens` is the bag without n-grams, at two learning rates, so that each K can be compared "
-        "with the other's best row, too.",
+        "can do by itself: `tokens` is the bag without n-grams.",
     ),
     "encoder": (
         "Encoders, without and with auxiliary vectors",
