@@ -6,7 +6,6 @@ writes  {choose,final}/: classifiers (L, D), docs (N, D) unit float32, encoder.{
 """
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -80,6 +79,11 @@ class OneVsAll:
         positive = hardest_positives(scores, is_positive, p.positives)
         return triplet(scores, is_positive, positive, margin=p.margin, k=p.negatives, tau=p.weighting)
 
+    def weights(self) -> dict[str, torch.Tensor]:
+        """The live tensors that training changes."""
+        moving = self.encoder.state() if self.p.encoder_lr else {}
+        return {"classifiers": self.table.values} | {f"encoder.{name}": tensor for name, tensor in moving.items()}
+
     def embed(self, docs: np.ndarray) -> torch.Tensor:
         """(B, D) document embeddings; with a moving encoder the latest ones also go into the bank."""
         if self.p.encoder_lr == 0:
@@ -93,8 +97,8 @@ class OneVsAll:
         return encode(self.encoder, self.tokens.take(docs)) if self.p.encoder_lr else self.docs[docs]
 
 
-def fit(model: OneVsAll, fold: Fold, excluded, p: Params, seed: int, save) -> Outcome:
-    """Train on the fold's documents; `save` is called with the weights to keep.
+def fit(model: OneVsAll, fold: Fold, excluded, p: Params, seed: int) -> Outcome:
+    """Train on the fold's documents.
 
     excluded  (N, L) binary  pairs that may not be predicted
     """
@@ -117,7 +121,7 @@ def fit(model: OneVsAll, fold: Fold, excluded, p: Params, seed: int, save) -> Ou
     plan = Plan(fold.epochs(p.epochs), p.warmup, seed, schedule=p.epochs, patience=p.patience, device=model.device)
     check = validate if len(fold.validation) else None
     watch = runtime.epochs(f"classifier ({fold.name})")
-    return train(plan, optimisers, batches, model.loss, validate=check, keep=save, watch=watch)
+    return train(plan, optimisers, batches, model.loss, weights=model.weights, validate=check, watch=watch)
 
 
 def save_fold(folder: Path, model: OneVsAll) -> None:
@@ -147,8 +151,9 @@ def main(train_dir: Path, encoder_dir: Path, augment: Path, out: Path) -> None:
             start = [artifacts.load_array(augment / fold.name, name) for name in ("docs", "labels")]
             model = OneVsAll(encoder, tokens, *start, positives, p)
             excluded = pair_matrix(artifacts.load_array(train_dir, "filter"), (len(tokens), len(start[1])))
-            outcome = fit(model, fold, excluded, p, seed, partial(save_fold, folder / fold.name, model))
+            outcome = fit(model, fold, excluded, p, seed)
             fold.done(outcome.epochs)
+            save_fold(folder / fold.name, model)
             artifacts.save_rows(folder, f"curve-{fold.name}.csv", outcome.curve)
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 import click
 
 from xcutils import artifacts, runtime
-from xcutils.encoders import build_transformer, encode, move
+from xcutils.encoders import build_transformer, encode_sets, move
 from xcutils.params import load_params, value
 from xcutils.tokens import check_vocabulary
 
@@ -38,10 +38,11 @@ def main(train: Path, labels: Path, tokenizer: Path, out: Path) -> None:
     encoder = build_transformer(p.model, special, pooling=p.pooling, layers=p.layers, dropout=0.0)
     encoder = move(encoder, device)
     with artifacts.writing(out) as folder:
-        for name, source in [("docs", train), ("labels", labels)]:
-            tokens = artifacts.load_ragged(artifacts.check(source), "tokens")
-            watch = partial(runtime.progress, name=f"embed {name}", unit="chunk")
-            artifacts.save_array(folder, name, encode(encoder, tokens, chunk=1024, watch=watch))
+        sources = {"docs": train, "labels": labels}
+        sets = {name: artifacts.load_ragged(artifacts.check(source), "tokens") for name, source in sources.items()}
+        watch = partial(runtime.progress, name="embed", unit="chunk")
+        for name, vectors in encode_sets(encoder, sets, chunk=1024, watch=watch).items():
+            artifacts.save_array(folder, name, vectors)
         artifacts.save_json(folder, "embed.json", {"checkpoint": p.model, "pooling": p.pooling, "layers": p.layers})
 
 

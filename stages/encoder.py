@@ -6,7 +6,6 @@ writes  choose/ and, with prepare.refit, final/: encoder.{json,safetensors}, aux
 """
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -96,6 +95,11 @@ class Siamese:
         positive = scores.gather(1, columns.clamp(min=0)).masked_fill(columns < 0, torch.inf)
         return triplet(scores, is_positive, positive, margin=p.margin, k=p.negatives, tau=p.weighting)
 
+    def weights(self) -> dict[str, torch.Tensor]:
+        """The live tensors that training changes."""
+        aux = {"aux": self.aux.table.values, "label_to_aux": torch.from_numpy(self.aux.label_to_aux)}
+        return {f"encoder.{name}": tensor for name, tensor in self.encoder.state().items()} | aux
+
     def label_embeddings(self, chunk: int = 4096) -> np.ndarray:
         """(L, D) n(E(z) + a), computed without gradients."""
         out = np.zeros((len(self.labels), self.encoder.dim), dtype=np.float32)
@@ -133,8 +137,8 @@ def make_encoder(p: Params, texts: list[Ragged], special: dict):
     return build_transformer(p.model, special, pooling=p.pooling, layers=p.layers, dropout=p.dropout)
 
 
-def fit(model: Siamese, fold: Fold, excluded, p: Params, seed: int, save) -> Outcome:
-    """Train on the fold's documents; `save` is called with the weights to keep.
+def fit(model: Siamese, fold: Fold, excluded, p: Params, seed: int) -> Outcome:
+    """Train on the fold's documents.
 
     excluded  (N, L) binary  pairs that may not be predicted
     """
@@ -160,7 +164,7 @@ def fit(model: Siamese, fold: Fold, excluded, p: Params, seed: int, save) -> Out
     watch = runtime.epochs(f"encoder ({fold.name})")
     batches = epoch_batches(model, fold.fit, p, seed)
     check = validate if len(fold.validation) else None
-    return train(plan, optimisers, batches, model.loss, validate=check, keep=save, watch=watch)
+    return train(plan, optimisers, batches, model.loss, weights=model.weights, validate=check, watch=watch)
 
 
 def save_fold(folder: Path, model: Siamese) -> None:
@@ -195,8 +199,9 @@ def main(train_dir: Path, labels_dir: Path, tokenizer: Path, cluster: Path, out:
             torch.manual_seed(seed)
             encoder = move(make_encoder(p, [docs.take(fold.fit), labels], special), device)
             model = Siamese(encoder, docs, labels, positives, label_to_aux, p)
-            outcome = fit(model, fold, excluded, p, seed, partial(save_fold, folder / fold.name, model))
+            outcome = fit(model, fold, excluded, p, seed)
             fold.done(outcome.epochs)
+            save_fold(folder / fold.name, model)
             artifacts.save_rows(folder, f"curve-{fold.name}.csv", outcome.curve)
 
 

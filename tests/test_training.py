@@ -61,33 +61,34 @@ def test_a_shorter_training_may_follow_a_longer_schedule():
 
 
 @pytest.mark.parametrize(
-    ("scores", "patience", "epochs", "kept_at"),
+    ("scores", "patience", "epochs", "kept"),
     [
-        ([1, 3, 2, 3, 5, 4], 0, 6, [1, 2, 5]),  # never stops; an equal score is no gain
-        ([1, 3, 2, 3, 5, 4], 2, 4, [1, 2]),  # stops before the 5 is seen
-        ([1, 3, 2, 4, 3, 3], 2, 6, [1, 2, 4]),
-        ([0, 0, 0, 0, 0, 0], 1, 2, [1]),
-        ([6, 5, 4, 3, 2, 1], 3, 4, [1]),
+        ([1, 3, 2, 3, 5, 4], 0, 6, 5),  # never stops; an equal score is no gain
+        ([1, 3, 2, 3, 5, 4], 2, 4, 2),  # stops before the 5 is seen
+        ([1, 3, 2, 4, 3, 3], 2, 6, 4),
+        ([0, 0, 0, 0, 0, 0], 1, 2, 1),
+        ([6, 5, 4, 3, 2, 1], 3, 4, 1),
     ],
 )
-def test_early_stopping_keeps_the_best_epoch(scores, patience, epochs, kept_at):
-    kept, seen = [], []
+def test_early_stopping_leaves_the_weights_of_the_best_epoch(scores, patience, epochs, kept):
+    seen, weight = [], torch.zeros(1)
 
     def validate(epoch):
         seen.append(epoch + 1)
+        weight.fill_(epoch + 1)
         return {"N@5": float(scores[epoch]), "P@1": -float(epoch)}  # the first figure decides
 
     plan = Plan(epochs=6, warmup=0, seed=0, patience=patience)
-    outcome = train(plan, [Recorder()], three_batches, zero_loss, validate=validate, keep=lambda: kept.append(seen[-1]))
-    assert kept == kept_at and outcome.epochs == kept_at[-1]
+    weights = {"weight": weight}
+    outcome = train(plan, [Recorder()], three_batches, zero_loss, weights=lambda: weights, validate=validate)
+    assert outcome.epochs == float(weight) == kept
     assert [row["epoch"] for row in outcome.curve] == seen == list(range(1, epochs + 1))
     assert [row["N@5"] for row in outcome.curve] == scores[:epochs]
 
 
-def test_without_validation_the_last_epoch_is_kept_once():
-    kept = []
-    outcome = train(Plan(3, 0, 0), [Recorder()], three_batches, zero_loss, keep=lambda: kept.append(1))
-    assert outcome.epochs == 3 and kept == [1]
+def test_without_validation_the_last_epoch_is_kept():
+    outcome = train(Plan(3, 0, 0), [Recorder()], three_batches, zero_loss)
+    assert outcome.epochs == 3
     assert outcome.curve == [{"epoch": e, "loss": 0.0, "skipped": 0} for e in (1, 2, 3)]
 
 

@@ -272,23 +272,30 @@ def rebuild(config: dict, tensors: dict[str, np.ndarray]) -> nn.Module:
 def encode(
     encoder: nn.Module, tokens: Ragged, *, normalise: bool = True, chunk: int = 4096, watch: Callable = iter
 ) -> np.ndarray:
-    """(rows, D) float32: the embeddings of all texts, of length one by default, in chunks without gradients.
+    """(rows, D) float32: the embeddings of all texts, of length one by default, in chunks without gradients."""
+    return encode_sets(encoder, {"texts": tokens}, normalise=normalise, chunk=chunk, watch=watch)["texts"]
+
+
+def encode_sets(
+    encoder: nn.Module, sets: dict[str, Ragged], *, normalise: bool = True, chunk: int = 4096, watch: Callable = iter
+) -> dict[str, np.ndarray]:
+    """`encode` of several sets of texts in one go; no chunk spans two of them.
 
     On a CPU the chunks run side by side on one thread each: no thread waits for another inside an operation.
     """
-    out = np.zeros((len(tokens), encoder.dim), dtype=np.float32)
+    out = {name: np.zeros((len(tokens), encoder.dim), dtype=np.float32) for name, tokens in sets.items()}
 
-    def fill(start: int) -> None:
-        rows = np.arange(start, min(start + chunk, len(tokens)))
+    def fill(name: str, start: int) -> None:
+        rows = np.arange(start, min(start + chunk, len(sets[name])))
         with torch.no_grad():
-            some = encoder(tokens.take(rows)).float()
-            out[rows] = (F.normalize(some, dim=1) if normalise else some).cpu().numpy()
+            some = encoder(sets[name].take(rows)).float()
+            out[name][rows] = (F.normalize(some, dim=1) if normalise else some).cpu().numpy()
 
     was_training = encoder.training
     encoder.eval()
-    begins = range(0, len(tokens), chunk)
+    todo = [(name, start) for name, tokens in sets.items() for start in range(0, len(tokens), chunk)]
     with _one_thread_each() as workers, ThreadPoolExecutor(workers) as pool:
-        for done in watch([pool.submit(fill, start) for start in begins]):
+        for done in watch([pool.submit(fill, *part) for part in todo]):
             done.result()
     encoder.train(was_training)
     return out

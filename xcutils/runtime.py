@@ -29,7 +29,7 @@ def start(seed: int = 0) -> torch.device:
             raise UserError(f"XC_THREADS is {threads!r}; it must be a whole number of at least 1.")
         torch.set_num_threads(int(threads))
     _keep_freed_memory()
-    torch.use_deterministic_algorithms(True, warn_only=True)  # two threads must not add in the order they arrive
+    torch.set_deterministic_debug_mode("warn")  # two threads must not add in the order they arrive
     torch.utils.deterministic.fill_uninitialized_memory = False
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)  # for libraries that draw from the global generator; ours take a generator

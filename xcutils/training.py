@@ -83,17 +83,19 @@ def train(
     batches: Callable[[int, np.random.Generator], list[np.ndarray]],
     loss_of: Callable[[np.ndarray, np.random.Generator], Tensor],
     *,
+    weights: Callable[[], dict[str, Tensor]] = dict,
     validate: Callable[[int], dict[str, float]] | None = None,
-    keep: Callable[[], None] = lambda: None,
     watch: Callable[[Iterable, str], Iterable] = lambda items, name: items,
 ) -> Outcome:
-    """Train, and call `keep` whenever the weights are the best so far by validation (at the end without one).
+    """Train; the weights are left as they were after the epoch that was best by validation (the last without one).
 
     batches   (epoch, generator) -> the epoch's batches of document ids
     loss_of   (docs, generator)  -> the batch's loss
+    weights   ()                 -> the live tensors that make up the model
     validate  (epoch)            -> figures; the first one decides
     """
     curve, best, since, kept, guard = [], -np.inf, 0, 0, Guard()
+    saved: dict[str, Tensor] = {}
     for epoch in range(plan.epochs):
         rng = np.random.default_rng([plan.seed, epoch])  # an epoch depends on nothing that was drawn before it
         torch.manual_seed(plan.seed * 100_003 + epoch)
@@ -113,14 +115,15 @@ def train(
         score = next(iter(figures.values()))
         if score > best:
             best, since, kept = score, 0, epoch + 1
-            keep()
+            saved = {name: tensor.detach().clone() for name, tensor in weights().items()}
         else:
             since += 1
             if plan.patience and since >= plan.patience:
                 break
     if validate is None:
-        kept = plan.epochs
-        keep()
+        return Outcome(plan.epochs, curve)
+    for name, tensor in weights().items() if kept else ():
+        tensor.detach().copy_(saved[name])
     return Outcome(kept, curve)
 
 
