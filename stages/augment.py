@@ -4,7 +4,7 @@ reads   encoder {choose,final}/, prepare/train tokens, prepare/labels tokens
 writes  {choose,final}/: docs (N, D), labels (L, D) augmented, plain (L, D) without auxiliary vectors; unit float32
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
@@ -12,10 +12,12 @@ import click
 import numpy as np
 
 from xcutils import artifacts, runtime
-from xcutils.encoders import encode, move
+from xcutils.encoders import encode_sets, move
 from xcutils.models import load_encoder
 from xcutils.neighbours import unit
 from xcutils.params import load_params, value
+from xcutils.ragged import Ragged
+from xcutils.scratch import Scratch
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,21 @@ def augment(raw: np.ndarray, aux: np.ndarray, label_to_aux: np.ndarray, *, norma
     return unit((unit(raw) if normalise_first else raw) + aux[label_to_aux])
 
 
+def embed_fit(fit: Path, tokens: dict[str, Ragged], aux_weight: float, scratch: Scratch) -> dict[str, np.ndarray]:
+    """Document and label embeddings by one fit's encoder: docs, labels (augmented) and plain."""
+    model = move(load_encoder(fit), runtime.device())
+
+    def embed(name: str, normalise: bool) -> np.ndarray:
+        rows = f"{fit.name}-{name}"
+        watch = partial(runtime.progress, name=f"augment {rows}", unit="chunk")
+        return encode_sets(model, {rows: tokens[name]}, normalise=normalise, watch=watch, into=scratch.rows)[rows]
+
+    raw, aux = embed("labels", normalise=False), aux_weight * artifacts.load_array(fit, "aux")
+    first = artifacts.load_json(fit, "aux.json")["normalise_first"]
+    augmented = augment(raw, aux, artifacts.load_array(fit, "label_to_aux"), normalise_first=first)
+    return {"docs": embed("docs", normalise=True), "plain": unit(raw), "labels": augmented}
+
+
 @click.command()
 @click.argument("train", type=click.Path(exists=True, path_type=Path))
 @click.argument("labels", type=click.Path(exists=True, path_type=Path))
@@ -41,22 +58,18 @@ def augment(raw: np.ndarray, aux: np.ndarray, label_to_aux: np.ndarray, *, norma
 @runtime.command
 def main(train: Path, labels: Path, encoder: Path, out: Path) -> None:
     p = load_params(Params, "augment")
-    device = runtime.start()
-    doc_tokens = artifacts.load_ragged(artifacts.check(train), "tokens")
-    label_tokens = artifacts.load_ragged(artifacts.check(labels), "tokens")
-    artifacts.check(encoder)
-    with artifacts.writing(out) as folder:
+    runtime.start()
+    inputs = [train, labels, encoder]
+    artifacts.check_together(*inputs)
+    tokens = {"docs": artifacts.load_ragged(train, "tokens"), "labels": artifacts.load_ragged(labels, "tokens")}
+    with (
+        runtime.resumable("augment", p, inputs) as scratch,
+        artifacts.writing(out, name="augment", params=asdict(p), inputs=inputs) as folder,
+    ):
         for fit in sorted(path for path in encoder.iterdir() if path.is_dir()):
-            model = move(load_encoder(fit), device)
-            watch = partial(runtime.progress, name=f"augment ({fit.name})", unit="chunk")
-            raw = encode(model, label_tokens, normalise=False, watch=watch)
-            aux = p.aux_weight * artifacts.load_array(fit, "aux")
-            first = artifacts.load_json(fit, "aux.json")["normalise_first"]
-            augmented = augment(raw, aux, artifacts.load_array(fit, "label_to_aux"), normalise_first=first)
             (folder / fit.name).mkdir()
-            artifacts.save_array(folder / fit.name, "docs", encode(model, doc_tokens, watch=watch))
-            artifacts.save_array(folder / fit.name, "plain", unit(raw))
-            artifacts.save_array(folder / fit.name, "labels", augmented)
+            for name, vectors in embed_fit(fit, tokens, p.aux_weight, scratch).items():
+                artifacts.save_array(folder / fit.name, name, vectors)
 
 
 if __name__ == "__main__":

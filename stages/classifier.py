@@ -5,7 +5,7 @@ writes  {choose,final}/: classifiers (L, D), docs (N, D) unit float32, encoder.{
         curve-{choose,final}.csv
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from xcutils import artifacts, runtime
 from xcutils.encoders import encode, move
+from xcutils.fitting import fit_folds, save_outcome
 from xcutils.folds import Fold, folds
 from xcutils.losses import decoupled_softmax, hardest_positives, triplet
 from xcutils.metrics import evaluate, most_per_row, pair_matrix, without
@@ -24,6 +25,7 @@ from xcutils.neighbours import exact, unit
 from xcutils.params import load_params, load_top, value
 from xcutils.ragged import Ragged
 from xcutils.samplers import ClusteredEpochs, LabelPool
+from xcutils.scratch import Snapshots
 from xcutils.tables import RowTable
 from xcutils.training import Optimisers, Outcome, Plan, train
 
@@ -97,7 +99,7 @@ class OneVsAll:
         return encode(self.encoder, self.tokens.take(docs)) if self.p.encoder_lr else self.docs[docs]
 
 
-def fit(model: OneVsAll, fold: Fold, excluded, p: Params, seed: int) -> Outcome:
+def fit(model: OneVsAll, fold: Fold, excluded, p: Params, seed: int, snapshots: Snapshots) -> Outcome:
     """Train on the fold's documents.
 
     excluded  (N, L) binary  pairs that may not be predicted
@@ -119,14 +121,22 @@ def fit(model: OneVsAll, fold: Fold, excluded, p: Params, seed: int) -> Outcome:
         fold.fit, model.docs, batch_size=p.batch_size, refresh=p.refresh, seed=seed, last=p.cluster_last, **curriculum
     )
     plan = Plan(fold.epochs(p.epochs), p.warmup, seed, schedule=p.epochs, patience=p.patience, device=model.device)
-    check = validate if len(fold.validation) else None
-    watch = runtime.epochs(f"classifier ({fold.name})")
-    return train(plan, optimisers, batches, model.loss, weights=model.weights, validate=check, watch=watch)
+    return train(
+        plan,
+        optimisers,
+        batches,
+        model.loss,
+        weights=model.weights,
+        memory=batches.memory,
+        validate=validate if len(fold.validation) else None,
+        watch=runtime.epochs(f"classifier ({fold.name})"),
+        snapshots=snapshots,
+    )
 
 
-def save_fold(folder: Path, model: OneVsAll) -> None:
-    """The classifiers, the encoder they belong to, and its embeddings of all training documents."""
-    folder.mkdir(exist_ok=True)
+def save_fold(folder: Path, model: OneVsAll, outcome: Outcome) -> None:
+    """The classifiers, the encoder they belong to, and its embeddings of all training documents; how training went."""
+    save_outcome(folder, outcome)
     artifacts.save_array(folder, "classifiers", unit(model.table.numpy()))
     artifacts.save_array(folder, "docs", model.embed_all(np.arange(len(model.tokens))))
     save_encoder(folder, model.encoder)
@@ -141,20 +151,25 @@ def save_fold(folder: Path, model: OneVsAll) -> None:
 def main(train_dir: Path, encoder_dir: Path, augment: Path, out: Path) -> None:
     p, seed = load_params(Params, "classifier"), load_top().seed
     device = runtime.start(seed)
-    tokens = artifacts.load_ragged(artifacts.check(train_dir), "tokens")
-    positives = artifacts.load_ragged(train_dir, "positives")
+    inputs = [train_dir, encoder_dir, augment]
+    artifacts.check_together(*inputs)
+    tokens, positives = (artifacts.load_ragged(train_dir, name) for name in ("tokens", "positives"))
     is_validation = artifacts.load_array(train_dir, "is_validation")
-    artifacts.check(augment), artifacts.check(encoder_dir)
-    with artifacts.writing(out) as folder:
-        for fold in folds(is_validation, artifacts.load_json(train_dir, "meta.json")["refit"]):
-            encoder = move(load_encoder(encoder_dir / fold.name), device)
-            start = [artifacts.load_array(augment / fold.name, name) for name in ("docs", "labels")]
-            model = OneVsAll(encoder, tokens, *start, positives, p)
-            excluded = pair_matrix(artifacts.load_array(train_dir, "filter"), (len(tokens), len(start[1])))
-            outcome = fit(model, fold, excluded, p, seed)
-            fold.done(outcome.epochs)
-            save_fold(folder / fold.name, model)
-            artifacts.save_rows(folder, f"curve-{fold.name}.csv", outcome.curve)
+
+    def fit_fold(fold: Fold, snapshots: Snapshots, folder: Path) -> None:
+        torch.manual_seed(seed)
+        encoder = move(load_encoder(encoder_dir / fold.name), device)
+        start = [artifacts.load_array(augment / fold.name, name) for name in ("docs", "labels")]
+        model = OneVsAll(encoder, tokens, *start, positives, p)
+        excluded = pair_matrix(artifacts.load_array(train_dir, "filter"), (len(tokens), len(start[1])))
+        save_fold(folder, model, fit(model, fold, excluded, p, seed, snapshots))
+
+    refit = artifacts.load_json(train_dir, "meta.json")["refit"]
+    with (
+        runtime.resumable("classifier", p, inputs, seed=seed) as scratch,
+        artifacts.writing(out, name="classifier", params=asdict(p) | {"seed": seed}, inputs=inputs) as folder,
+    ):
+        fit_folds(folds(is_validation, refit), fit_fold, scratch, folder)
 
 
 if __name__ == "__main__":

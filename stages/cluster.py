@@ -4,7 +4,7 @@ reads   embed labels (L, D), docs (N, D); prepare/train positives; prepare/label
 writes  label_to_aux (L,) int32 (-1 everywhere when K = 0), cluster.json {aux, head, largest, mean_cosine}
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -70,12 +70,14 @@ def centroids(docs: np.ndarray, labels: np.ndarray, positives, in_fit: np.ndarra
 def main(train: Path, labels: Path, embed: Path, out: Path) -> None:
     p, top = load_params(Params, "cluster"), load_top()
     runtime.start(top.seed)
-    vectors = artifacts.load_array(artifacts.check(embed), "labels")
+    inputs = [train, labels, embed]
+    artifacts.check_together(*inputs)
+    vectors = artifacts.load_array(embed, "labels")
     if p.space == "centroids":
-        positives = artifacts.load_ragged(artifacts.check(train), "positives")
+        positives = artifacts.load_ragged(train, "positives")
         in_fit = ~artifacts.load_array(train, "is_validation")
         vectors = centroids(artifacts.load_array(embed, "docs"), vectors, positives, in_fit)
-    frequency = artifacts.load_array(artifacts.check(labels), "frequency")
+    frequency = artifacts.load_array(labels, "frequency")
     if top.K >= len(vectors):
         runtime.say(f"K = {top.K} >= {len(vectors)} labels: each label has an auxiliary vector of its own.")
     label_to_aux = share_vectors(np.asarray(vectors), np.asarray(frequency), top.K, p, top.seed)
@@ -84,7 +86,8 @@ def main(train: Path, labels: Path, embed: Path, out: Path) -> None:
     head = len(head_labels(frequency, p.head, top.K // 2)) if shared else 0
     facts = {"aux": n_aux, "head": head, "largest": int(np.bincount(label_to_aux).max()) if n_aux else 0}
     facts["mean_cosine"] = round(mean_cosine(np.asarray(vectors), label_to_aux), 4) if shared else 1.0
-    with artifacts.writing(out) as folder:
+    params = asdict(p) | {"K": top.K, "seed": top.seed}
+    with artifacts.writing(out, name="cluster", params=params, inputs=inputs) as folder:
         artifacts.save_array(folder, "label_to_aux", label_to_aux)
         artifacts.save_json(folder, "cluster.json", facts)
     runtime.say(f"cluster: {n_aux} auxiliary vectors ({head} of head labels) for {len(vectors)} labels.")

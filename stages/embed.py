@@ -4,7 +4,7 @@ reads   prepare/train tokens, prepare/labels tokens, prepare/tokenizer special.j
 writes  docs (N, D) float32, labels (L, D) float32, unit length; embed.json {checkpoint, pooling, layers}
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -33,15 +33,20 @@ class Params:
 def main(train: Path, labels: Path, tokenizer: Path, out: Path) -> None:
     p = load_params(Params, "embed")
     device = runtime.start()
-    special = artifacts.load_json(artifacts.check(tokenizer), "special.json")
+    inputs = [train, labels, tokenizer]
+    artifacts.check_together(*inputs)
+    special = artifacts.load_json(tokenizer, "special.json")
     check_vocabulary(tokenizer, p.model, "embed.model")
     encoder = build_transformer(p.model, special, pooling=p.pooling, layers=p.layers, dropout=0.0)
     encoder = move(encoder, device)
-    with artifacts.writing(out) as folder:
-        sources = {"docs": train, "labels": labels}
-        sets = {name: artifacts.load_ragged(artifacts.check(source), "tokens") for name, source in sources.items()}
-        watch = partial(runtime.progress, name="embed", unit="chunk")
-        for name, vectors in encode_sets(encoder, sets, chunk=1024, watch=watch).items():
+    sources = {"docs": train, "labels": labels}
+    sets = {name: artifacts.load_ragged(source, "tokens") for name, source in sources.items()}
+    watch = partial(runtime.progress, name="embed", unit="chunk")
+    with (
+        runtime.resumable("embed", p, inputs) as scratch,
+        artifacts.writing(out, name="embed", params=asdict(p), inputs=inputs) as folder,
+    ):
+        for name, vectors in encode_sets(encoder, sets, chunk=1024, watch=watch, into=scratch.rows).items():
             artifacts.save_array(folder, name, vectors)
         artifacts.save_json(folder, "embed.json", {"checkpoint": p.model, "pooling": p.pooling, "layers": p.layers})
 

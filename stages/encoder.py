@@ -5,7 +5,7 @@ writes  choose/ and, with prepare.refit, final/: encoder.{json,safetensors}, aux
         curve-{choose,final}.csv
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +18,7 @@ from xcutils import artifacts, runtime
 from xcutils.auxiliary import Auxiliary
 from xcutils.encoders import BiGRU, build_bag, build_transformer, encode, move, token_table
 from xcutils.errors import UserError
+from xcutils.fitting import fit_folds, save_outcome
 from xcutils.folds import Fold, folds
 from xcutils.losses import decoupled_softmax, triplet
 from xcutils.metrics import evaluate, most_per_row, pair_matrix, without
@@ -26,6 +27,7 @@ from xcutils.neighbours import exact
 from xcutils.params import load_params, load_top, value
 from xcutils.ragged import Ragged, concatenate
 from xcutils.samplers import ClusteredEpochs, LabelPool, first_columns, sample_positives
+from xcutils.scratch import Snapshots
 from xcutils.tokens import check_vocabulary
 from xcutils.training import Optimisers, Outcome, Plan, mean_cosine, train
 
@@ -113,19 +115,20 @@ class Siamese:
         return out
 
 
-def epoch_batches(model: Siamese, docs: np.ndarray, p: Params, seed: int):
+class Epochs(ClusteredEpochs):
     """The batches of an epoch; the labels are clustered anew first where that is wanted."""
-    curriculum = {"first_epoch": p.cluster_from, "first": p.cluster_first, "double_every": p.cluster_double}
-    epochs = ClusteredEpochs(
-        docs, model.bank, batch_size=p.batch_size, refresh=p.refresh, seed=seed, last=p.cluster_last, **curriculum
-    )
 
-    def batches(epoch: int, rng: np.random.Generator) -> list[np.ndarray]:
-        if p.recluster and epoch and epoch % p.recluster == 0 and len(model.aux):
-            model.aux.recluster(model.label_embeddings(), seed + epoch)
-        return epochs(epoch, rng)
+    def __init__(self, model: Siamese, docs: np.ndarray, p: Params, seed: int):
+        curriculum = {"first_epoch": p.cluster_from, "first": p.cluster_first, "double_every": p.cluster_double}
+        super().__init__(
+            docs, model.bank, batch_size=p.batch_size, refresh=p.refresh, seed=seed, last=p.cluster_last, **curriculum
+        )
+        self.model, self.recluster = model, p.recluster
 
-    return batches
+    def __call__(self, epoch: int, rng: np.random.Generator) -> list[np.ndarray]:
+        if self.recluster and epoch and epoch % self.recluster == 0 and len(self.model.aux):
+            self.model.aux.recluster(self.model.label_embeddings(), self.seed + epoch)
+        return super().__call__(epoch, rng)
 
 
 def make_encoder(p: Params, texts: list[Ragged], special: dict):
@@ -137,7 +140,7 @@ def make_encoder(p: Params, texts: list[Ragged], special: dict):
     return build_transformer(p.model, special, pooling=p.pooling, layers=p.layers, dropout=p.dropout)
 
 
-def fit(model: Siamese, fold: Fold, excluded, p: Params, seed: int) -> Outcome:
+def fit(model: Siamese, fold: Fold, excluded, p: Params, seed: int, snapshots: Snapshots) -> Outcome:
     """Train on the fold's documents.
 
     excluded  (N, L) binary  pairs that may not be predicted
@@ -162,14 +165,23 @@ def fit(model: Siamese, fold: Fold, excluded, p: Params, seed: int) -> Outcome:
     tables = [*model.encoder.tables, model.aux.table]
     optimisers = [Optimisers(model.encoder, p.lr, tables=tables, weight_decay=p.weight_decay)]
     watch = runtime.epochs(f"encoder ({fold.name})")
-    batches = epoch_batches(model, fold.fit, p, seed)
-    check = validate if len(fold.validation) else None
-    return train(plan, optimisers, batches, model.loss, weights=model.weights, validate=check, watch=watch)
+    batches = Epochs(model, fold.fit, p, seed)
+    return train(
+        plan,
+        optimisers,
+        batches,
+        model.loss,
+        weights=model.weights,
+        memory=batches.memory,
+        validate=validate if len(fold.validation) else None,
+        watch=watch,
+        snapshots=snapshots,
+    )
 
 
-def save_fold(folder: Path, model: Siamese) -> None:
-    """The encoder, the auxiliary vectors and which label has which."""
-    folder.mkdir(exist_ok=True)
+def save_fold(folder: Path, model: Siamese, outcome: Outcome) -> None:
+    """The encoder, the auxiliary vectors and which label has which; how training went."""
+    save_outcome(folder, outcome)
     save_encoder(folder, model.encoder)
     artifacts.save_json(folder, "aux.json", {"normalise_first": model.p.normalise_first})
     artifacts.save_array(folder, "aux", model.aux.table.numpy())
@@ -186,23 +198,28 @@ def save_fold(folder: Path, model: Siamese) -> None:
 def main(train_dir: Path, labels_dir: Path, tokenizer: Path, cluster: Path, out: Path) -> None:
     p, seed = load_params(Params, "encoder"), load_top().seed
     device = runtime.start(seed)
-    docs = artifacts.load_ragged(artifacts.check(train_dir), "tokens")
-    labels = artifacts.load_ragged(artifacts.check(labels_dir), "tokens")
+    inputs = [train_dir, labels_dir, tokenizer, cluster]
+    artifacts.check_together(*inputs)
+    docs, labels = (artifacts.load_ragged(folder, "tokens") for folder in (train_dir, labels_dir))
     positives = artifacts.load_ragged(train_dir, "positives")
     is_validation = artifacts.load_array(train_dir, "is_validation")
-    label_to_aux = artifacts.load_array(artifacts.check(cluster), "label_to_aux")
-    special = artifacts.load_json(artifacts.check(tokenizer), "special.json")
+    label_to_aux = artifacts.load_array(cluster, "label_to_aux")
+    special = artifacts.load_json(tokenizer, "special.json")
     check_vocabulary(tokenizer, p.model, "encoder.model")
     excluded = pair_matrix(artifacts.load_array(train_dir, "filter"), (len(docs), len(labels)))
-    with artifacts.writing(out) as folder:
-        for fold in folds(is_validation, artifacts.load_json(train_dir, "meta.json")["refit"]):
-            torch.manual_seed(seed)
-            encoder = move(make_encoder(p, [docs.take(fold.fit), labels], special), device)
-            model = Siamese(encoder, docs, labels, positives, label_to_aux, p)
-            outcome = fit(model, fold, excluded, p, seed)
-            fold.done(outcome.epochs)
-            save_fold(folder / fold.name, model)
-            artifacts.save_rows(folder, f"curve-{fold.name}.csv", outcome.curve)
+
+    def fit_fold(fold: Fold, snapshots: Snapshots, folder: Path) -> None:
+        torch.manual_seed(seed)
+        encoder = move(make_encoder(p, [docs.take(fold.fit), labels], special), device)
+        model = Siamese(encoder, docs, labels, positives, label_to_aux, p)
+        save_fold(folder, model, fit(model, fold, excluded, p, seed, snapshots))
+
+    refit = artifacts.load_json(train_dir, "meta.json")["refit"]
+    with (
+        runtime.resumable("encoder", p, inputs, seed=seed) as scratch,
+        artifacts.writing(out, name="encoder", params=asdict(p) | {"seed": seed}, inputs=inputs) as folder,
+    ):
+        fit_folds(folds(is_validation, refit), fit_fold, scratch, folder)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ writes  {labels,classifiers,docs}.hnsw and index.json {name: {dim, count}}; no g
 """
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -13,8 +13,9 @@ import click
 
 from xcutils import artifacts, runtime
 from xcutils.folds import last_fold
-from xcutils.neighbours import build_graph
+from xcutils.neighbours import GraphDrafts, build_graph, save_graph
 from xcutils.params import load_params, load_top, value
+from xcutils.scratch import move_part
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Params:
     search: Literal["hnsw", "exact"]
     m: int = value(low=2)  # links per vector
     ef_construction: int = value(low=1)  # vectors looked at per insertion
+    block: int = value(low=1000)  # vectors after which a growing graph is saved; a change gives another, as good graph
     threads: int = value(low=1)  # per graph; more than one is faster and not repeatable to the bit
 
 
@@ -34,23 +36,34 @@ class Params:
 def main(train: Path, augment: Path, classifier: Path, out: Path) -> None:
     p, seed = load_params(Params, "index"), load_top().seed
     runtime.start(seed)
-    fit = last_fold(artifacts.load_json(artifacts.check(train), "meta.json")["refit"])
+    inputs = [train, augment, classifier]
+    artifacts.check_together(*inputs)
+    fit = last_fold(artifacts.load_json(train, "meta.json")["refit"])
     sources = {
-        "labels": artifacts.load_array(artifacts.check(augment) / fit, "labels"),
-        "classifiers": artifacts.load_array(artifacts.check(classifier) / fit, "classifiers"),
+        "labels": artifacts.load_array(augment / fit, "labels"),
+        "classifiers": artifacts.load_array(classifier / fit, "classifiers"),
         "docs": artifacts.load_array(classifier / fit, "docs"),
     }
-
-    def build(name: str) -> tuple[str, object]:
-        made = build_graph(sources[name], m=p.m, ef_construction=p.ef_construction, seed=seed, threads=p.threads)
-        return name, made
-
+    settings = {"m": p.m, "ef_construction": p.ef_construction, "block": p.block, "seed": seed, "threads": p.threads}
     facts = {name: {"dim": int(v.shape[1]), "count": len(v)} for name, v in sources.items()}
-    with artifacts.writing(out) as folder:
+    with (
+        runtime.resumable("index", p, inputs, seed=seed) as scratch,
+        artifacts.writing(out, name="index", params=asdict(p) | {"seed": seed}, inputs=inputs) as folder,
+    ):
+
+        def build(name: str) -> Path:
+            """The part that holds the finished graph; one thread builds it, so that it can be repeated."""
+            drafts = GraphDrafts(scratch.folder / f"{name}.snapshots", scratch.say)
+
+            def make(part: Path) -> None:
+                save_graph(build_graph(sources[name], **settings, drafts=drafts), part / f"{name}.hnsw")
+
+            return scratch.part(name, make)
+
         if p.search == "hnsw":
-            with ThreadPoolExecutor() as pool:  # each graph is built by one thread, so that it can be repeated
-                for name, graph in runtime.progress(pool.map(build, sources), "index", total=len(sources)):
-                    graph.save_index(str(folder / f"{name}.hnsw"))
+            with ThreadPoolExecutor() as pool:
+                for part in runtime.progress(pool.map(build, sources), "index", total=len(sources)):
+                    move_part(part, folder)
         artifacts.save_json(folder, "index.json", {"search": p.search, "vectors": facts})
 
 

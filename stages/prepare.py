@@ -9,9 +9,8 @@ writes  train/      tokens (N rows) int32, positives (N rows) int32, ids, texts,
         stats.json  the numbers of the papers' dataset tables; written last
 """
 
-import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import click
@@ -140,13 +139,13 @@ def save_corpus(folder: Path, corpus: Corpus, tokens: Ragged, pairs: np.ndarray)
 
 def save(out: Path, data: Dataset, is_validation: np.ndarray, tokens: Tokens, p: Params) -> None:
     """The train, test and labels folders, each whole or not at all."""
-    with artifacts.writing(out / "train") as folder:
+    with artifacts.writing(out / "train", name="prepare/train", params=asdict(p)) as folder:
         save_corpus(folder, data.train, tokens.train, data.train_filter)
         artifacts.save_array(folder, "is_validation", is_validation)
         artifacts.save_json(folder, "meta.json", {"dataset": data.name, "refit": p.refit})
-    with artifacts.writing(out / "test") as folder:
+    with artifacts.writing(out / "test", name="prepare/test", params=asdict(p)) as folder:
         save_corpus(folder, data.test, tokens.test, data.test_filter)
-    with artifacts.writing(out / "labels") as folder:
+    with artifacts.writing(out / "labels", name="prepare/labels", params=asdict(p)) as folder:
         artifacts.save_ragged(folder, "tokens", tokens.labels)
         artifacts.save_ragged(folder, "ids", from_strings(data.label_ids))
         artifacts.save_ragged(folder, "texts", from_strings(data.label_texts))
@@ -154,7 +153,7 @@ def save(out: Path, data: Dataset, is_validation: np.ndarray, tokens: Tokens, p:
 
 
 def save_tokenizer(out: Path, tokenizer: Tokenizer, p: Params) -> None:
-    with artifacts.writing(out / "tokenizer") as folder:
+    with artifacts.writing(out / "tokenizer", name="prepare/tokenizer", params=asdict(p)) as folder:
         tokenizer.save(str(folder / "tokenizer.json"))
         special = special_ids(tokenizer) | {"max_tokens": p.max_tokens, "name": p.tokenizer}
         artifacts.save_json(folder, "special.json", special)
@@ -181,8 +180,7 @@ def main(dataset: Path, out: Path) -> None:
     (out / "stats.json").unlink(missing_ok=True)  # it is there only if all folders beside it are of one run
     save(out, data, is_validation, tokens, p)
     save_tokenizer(out, tokenizer, p)
-    artifacts.save_json(out, "stats.json.draft", stats)
-    os.replace(out / "stats.json.draft", out / "stats.json")
+    artifacts.replace_json(out / "stats.json", stats)
     runtime.say(table(stats))
 
 

@@ -21,7 +21,7 @@ from xcutils.neighbours import exact, recall
 from xcutils.params import load_params, value
 from xcutils.predictor import Predictor
 from xcutils.ragged import Ragged, to_strings
-from xcutils.system import choosing_predictor, final_predictor, inputs, inverse_propensities
+from xcutils.system import choosing_predictor, final_predictor, inverse_propensities
 
 DEPTH = 100  # labels ranked per document: R@100 needs them
 BINS = ("head", "torso", "tail")
@@ -53,7 +53,7 @@ class Split:
 def load_split(folder: Path, n_labels: int, rows: np.ndarray | None = None) -> Split:
     """A prepared split, or some of its documents."""
     tokens, positives = (
-        artifacts.load_ragged(artifacts.check(folder), "tokens"),
+        artifacts.load_ragged(folder, "tokens"),
         artifacts.load_ragged(folder, "positives"),
     )
     excluded = pair_matrix(artifacts.load_array(folder, "filter"), (len(tokens), n_labels))
@@ -149,7 +149,7 @@ def bin_rows(rankings: dict, split: Split, inverse: np.ndarray, bins: np.ndarray
 
 def load_rows(prepare: Path, embed: Path, encoder: Path, augment: Path) -> dict:
     """Row name -> (encoder, label vectors) of the rows that are one encoder's search."""
-    special = artifacts.load_json(artifacts.check(prepare / "tokenizer"), "special.json")
+    special = artifacts.load_json(prepare / "tokenizer", "special.json")
     zero_shot = build_transformer(**artifacts.load_json(embed, "embed.json"), special=special, dropout=0.0)
     fit = last_fold(artifacts.load_json(prepare / "train", "meta.json")["refit"])
     trained = load_encoder(encoder / fit)
@@ -173,6 +173,15 @@ def load_rows(prepare: Path, embed: Path, encoder: Path, augment: Path) -> dict:
 def main(prepare, embed, encoder, augment, classifier, index, metrics, out) -> None:
     p = load_params(Params, "score")
     runtime.start()
+    parts = [
+        *(prepare / part for part in ("train", "labels", "tokenizer", "test")),
+        embed,
+        encoder,
+        augment,
+        classifier,
+    ]
+    parts.append(index)
+    artifacts.check_together(*parts)
     settings = {name: v for name, v in asdict(p).items() if name in ("shortlist", "ef", "neighbours", "tau")}
     inverse = inverse_propensities(prepare / "train", prepare / "labels")
     held_out = np.flatnonzero(artifacts.load_array(prepare / "train", "is_validation"))[: p.fusion_docs]
@@ -182,26 +191,18 @@ def main(prepare, embed, encoder, augment, classifier, index, metrics, out) -> N
 
     test = load_split(prepare / "test", len(inverse))
     predictor = final_predictor(prepare, augment, classifier, index, settings)
-    encoders = load_rows(prepare, artifacts.check(embed), artifacts.check(encoder), augment)
+    encoders = load_rows(prepare, embed, encoder, augment)
     rankings = single_rankings(test, encoders, search_width(test.excluded))
     rankings = {name: without(ranking, test.excluded)[:, :DEPTH] for name, ranking in rankings.items()}
     rankings |= final_rankings(predictor, fusion, test)
     report = {name: rounded(evaluate(ranking, test.truth, inverse)) for name, ranking in rankings.items()}
     report["index"] = {f"recall@100 {name}": v for name, v in rounded(index_recall(predictor, test)).items()}
-    with artifacts.writing(out) as folder:
-        artifacts.save_json(
-            folder,
-            "fusion.json",
-            {
-                "weights": fusion.as_dict(),
-                "settings": settings,
-                "inputs": inputs(prepare.parent),
-            },
-        )
+    with artifacts.writing(out, name="score", params=asdict(p), inputs=parts) as folder:
+        artifacts.save_json(folder, "fusion.json", {"weights": fusion.as_dict(), "settings": settings})
         bins = frequency_bins(np.asarray(artifacts.load_array(prepare / "labels", "frequency")), len(BINS))
         artifacts.save_rows(folder, "bins.csv", bin_rows(rankings, test, inverse, bins))
         artifacts.save_rows(folder, "labels.csv", label_rows(rankings["fused"], test, bins, prepare / "labels"))
-    artifacts.save_json(metrics.parent, metrics.name, report)
+    artifacts.replace_json(metrics, report)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
+import errno
 import hashlib
 import json
+import os
 import pickle
 
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from safetensors import SafetensorError
 
 from xcutils import artifacts
 from xcutils.artifacts import check, writing
@@ -36,7 +39,7 @@ def tree(folder) -> dict[str, bytes]:
 def finished(tmp_path):
     """A finished artifact with a file in a subfolder."""
     out = tmp_path / "out"
-    with writing(out) as folder:
+    with writing(out, name="out") as folder:
         artifacts.save_array(folder, "x", np.arange(5))
         (folder / "choose").mkdir()
         artifacts.save_json(folder / "choose", "facts.json", {"a": 1})
@@ -95,9 +98,41 @@ def test_what_a_killed_process_left_is_not_taken_over(tmp_path):
 def test_the_manifest_lists_every_file_with_size_and_hash(finished):
     listed = json.loads((finished / "manifest.json").read_text())["files"]
     contents = {name: data for name, data in tree(finished).items() if name not in ("manifest.json", "choose")}
-    assert listed == {
-        name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in contents.items()
-    }
+    facts = {name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in contents.items()}
+    facts["x.npy"]["arrays"] = {"": ["int64", 5]}
+    assert listed == facts
+
+
+def test_the_manifest_says_what_the_artifact_is_and_what_made_it(finished, tmp_path):
+    with writing(tmp_path / "next", name="next", params={"K": 3}, inputs=[finished]) as folder:
+        artifacts.save_tensors(folder, "w.safetensors", {"a": np.zeros((2, 3), np.float32)})
+    manifest = artifacts.load_manifest(tmp_path / "next")
+    assert manifest["format"] == artifacts.FORMAT and manifest["name"] == "next" and manifest["parameters"] == {"K": 3}
+    assert manifest["inputs"] == {"out": artifacts.fingerprint(finished)}
+    assert manifest["libraries"]["numpy"] == np.__version__ and set(artifacts.LIBRARIES) < set(manifest["libraries"])
+    assert manifest["files"]["w.safetensors"]["arrays"] == {"a": ["F32", 2, 3]}
+
+
+DISK_TROUBLE = [
+    (OSError(errno.ENOSPC, "No space left on device"), "make room on the disk"),
+    (OSError("1000 requested and 200 written"), "make room on the disk"),
+    (SafetensorError("Error while serializing: I/O error: File too large (os error 27)"), "make room on the disk"),
+    (OSError(errno.EIO, "Input/output error"), "check the disk"),
+]
+
+
+@pytest.mark.parametrize("error, remedy", DISK_TROUBLE)
+def test_a_full_disk_is_a_sentence_and_the_old_folder_stays(finished, error, remedy):
+    before = tree(finished.parent)
+    with pytest.raises(UserError, match=f"out could not be written.*{remedy}.*dvc repro"), writing(finished) as folder:
+        artifacts.save_json(folder, "a.json", 1)
+        raise error
+    assert tree(finished.parent) == before
+
+
+def test_other_trouble_is_not_taken_for_a_full_disk(tmp_path):
+    with pytest.raises(FileNotFoundError), writing(tmp_path / "out"):
+        raise FileNotFoundError(errno.ENOENT, "nothing there")
 
 
 # --- checked ----------------------------------------------------------------------------------------------------------
@@ -122,14 +157,79 @@ def test_a_truncated_file_is_found(finished, name):
         check(finished)
 
 
-@pytest.mark.parametrize("manifest", ['{"format": 99, "files": {}}', '{"name": "other"}', "[1, 2]", "3"])
-def test_a_foreign_manifest_is_found(finished, manifest):
+@pytest.mark.parametrize("name", ["x.npy", "choose/facts.json"])
+def test_a_flipped_bit_is_found_wherever_it_is(finished, name):
+    data = (finished / name).read_bytes()
+    for place in range(len(data)):
+        (finished / name).write_bytes(data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :])
+        with pytest.raises(UserError, match=f"{name} is damaged.*dvc repro"):
+            check(finished)
+
+
+def test_a_flipped_bit_in_the_manifest_is_found_wherever_it_is(finished):
+    file = finished / "manifest.json"
+    data = file.read_bytes()
+    for place in range(len(data) - 1):  # the last one is a line break
+        changed = data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+        try:
+            same = json.loads(changed) == json.loads(data)
+        except ValueError:
+            same = False
+        file.write_bytes(changed)
+        if not same:
+            with pytest.raises(UserError, match="manifest|format|x.npy|facts.json"):
+                check(finished)
+
+
+@pytest.mark.parametrize("manifest", ['{"format": 99, "files": {}}', '{"format": 1, "files": {}}', '{"files": {}}'])
+def test_another_version_is_found(finished, manifest):
     (finished / "manifest.json").write_text(manifest)
-    with pytest.raises(UserError, match="format.*dvc repro"):
+    with pytest.raises(UserError, match="has format .*, this version reads.*dvc repro"):
         check(finished)
 
 
-@pytest.mark.parametrize("manifest", ["", "{", '{"format": 1', "\udcff"])
+@pytest.mark.parametrize("manifest", ['{"name": "other"}', "[1, 2]", "3", '{"format": 2, "files": [1]}'])
+def test_a_foreign_manifest_is_found(finished, manifest):
+    (finished / "manifest.json").write_text(manifest)
+    with pytest.raises(UserError, match="is no manifest.*dvc repro"):
+        check(finished)
+
+
+def test_folders_of_two_runs_are_not_taken_together(finished, tmp_path):
+    for name, number in (("one", 1), ("two", 2)):
+        with writing(tmp_path / name, name="next", inputs=[finished]) as folder:
+            artifacts.save_json(folder, "a.json", number)
+        artifacts.check_together(finished, tmp_path / name)
+    with writing(tmp_path / "last", name="last", inputs=[finished, tmp_path / "one"]) as folder:
+        artifacts.save_json(folder, "a.json", 3)
+    artifacts.check_together(finished, tmp_path / "one", tmp_path / "last")
+    with pytest.raises(UserError, match="last was made from another .*two than the one that is there.*dvc repro"):
+        artifacts.check_together(finished, tmp_path / "two", tmp_path / "last")
+    with writing(finished, name="out") as folder:
+        artifacts.save_json(folder, "a.json", "made again")
+    with pytest.raises(UserError, match="one was made from another .*out than"):
+        artifacts.check_together(finished, tmp_path / "one", tmp_path / "last")
+
+
+def test_a_large_file_is_hashed_once_and_again_when_it_was_touched(finished, tmp_path, monkeypatch):
+    monkeypatch.setattr(artifacts, "REMEMBERED", 100)
+    monkeypatch.setattr(artifacts, "_verified", tmp_path / ".scratch" / "verified.json")
+    hashed, really = [], artifacts.sha256
+    monkeypatch.setattr(artifacts, "sha256", lambda path: hashed.append(path.name) or really(path))
+    for _ in range(3):
+        check(finished)
+    assert hashed.count("x.npy") == 1 and hashed.count("facts.json") == 3  # small ones are hashed every time
+    data, times = (finished / "x.npy").read_bytes(), (finished / "x.npy").stat()
+    (finished / "x.npy").write_bytes(data[:-1] + b"\xff")
+    os.utime(finished / "x.npy", ns=(times.st_atime_ns, times.st_mtime_ns))  # even when somebody sets the time back
+    with pytest.raises(UserError, match="x.npy is damaged"):
+        check(finished)
+    (tmp_path / ".scratch" / "verified.json").write_text("[not json")
+    (finished / "x.npy").write_bytes(data)
+    check(finished)
+
+
+@pytest.mark.parametrize("manifest", ["", "{", '{"format": 2', "\udcff"])
 def test_a_damaged_manifest_is_found(finished, manifest):
     (finished / "manifest.json").write_bytes(manifest.encode("utf-8", "surrogateescape"))
     with pytest.raises(UserError, match="manifest.json cannot be read.*dvc repro"):
@@ -182,6 +282,18 @@ def test_tensors_come_back(tensors, tmp_path_factory):
     found = artifacts.load_tensors(folder, "x.safetensors")
     assert found.keys() == tensors.keys()
     for name, array in tensors.items():
+        assert found[name].dtype == array.dtype and found[name].shape == array.shape
+        np.testing.assert_array_equal(found[name], array)
+
+
+@steady
+@given(named=st.dictionaries(st.text("abcxyz./", min_size=1, max_size=6), ANY_ARRAY, max_size=4))
+def test_many_arrays_in_one_file_come_back(named, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("arrays")
+    artifacts.save_arrays(folder, "x", named)
+    found = artifacts.load_arrays(folder, "x")
+    assert set(found) == set(named)
+    for name, array in named.items():
         assert found[name].dtype == array.dtype and found[name].shape == array.shape
         np.testing.assert_array_equal(found[name], array)
 

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from xcutils.errors import UserError
+from xcutils.scratch import Snapshots
 from xcutils.tables import RowTable
 from xcutils.training import BAD_STEPS, Optimisers, Plan, linear, mean_cosine, train
 
@@ -256,6 +257,125 @@ def test_clear_forgets_dense_and_table_gradients():
     assert len(optimisers.gradients()) == 3
     optimisers.clear()
     assert optimisers.gradients() == []
+
+
+# --- interrupted and gone on with -------------------------------------------------------------------------------------
+
+
+class PowerCut(Exception):
+    pass
+
+
+class Small:
+    """A table, a dense layer with dropout and a bank that batches depend on: everything that training may change."""
+
+    def __init__(self):
+        torch.manual_seed(1)
+        self.table = RowTable(torch.randn(6, 4), lr=0.1)
+        self.dense = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5))
+        self.bank = np.zeros(6)
+        self.optimisers = [Optimisers(self.dense, 0.05, tables=[self.table], weight_decay=0.1)]
+        self.steps_left = None  # before the power is cut
+
+    def batches(self, epoch, rng):
+        order = rng.permutation(6) if epoch == 0 else np.argsort(self.bank, kind="stable")
+        return [order[:2], order[2:4], order[4:]]
+
+    def loss(self, docs, rng):
+        if self.steps_left == 0:
+            raise PowerCut
+        self.steps_left = None if self.steps_left is None else self.steps_left - 1
+        rows = self.table.rows(torch.from_numpy(np.sort(docs)))
+        self.bank[docs] = rng.random(len(docs)) + rows.detach().sum(dim=1).numpy()
+        return self.dense(rows).square().sum() + float(rng.random())
+
+    def weights(self):
+        return {"table": self.table.values, **self.dense.state_dict()}
+
+    def validate(self, epoch):
+        return {"score": [0.1, 0.7, 0.2, 0.6][epoch], "bank": float(self.bank.sum())}
+
+    def train(self, snapshots=None, validate=True):
+        outcome = train(
+            Plan(4, 1, seed=3),
+            self.optimisers,
+            self.batches,
+            self.loss,
+            weights=self.weights,
+            memory=lambda: {"bank": self.bank},
+            validate=self.validate if validate else None,
+            snapshots=snapshots,
+        )
+        moments = self.optimisers[0].state()
+        everything = {**self.weights(), **moments, "bank": torch.from_numpy(self.bank), "rng": torch.get_rng_state()}
+        return outcome, {name: tensor.clone() for name, tensor in everything.items()}
+
+
+@pytest.mark.parametrize("validate", [True, False])
+@pytest.mark.parametrize("cuts", [[1], [0], [2, 1], [5, 4], [11], [3, 3, 3], [1] * 11])
+def test_training_that_was_interrupted_ends_as_if_it_had_not_been(cuts, validate, tmp_path):
+    outcome, state = Small().train(validate=validate)
+    for steps in cuts:
+        model = Small()
+        model.steps_left = steps
+        with pytest.raises(PowerCut):
+            model.train(Snapshots(tmp_path / "s", pause=0), validate)
+    said = []
+    again, state_again = Small().train(Snapshots(tmp_path / "s", said.append, pause=0), validate)
+    assert again == outcome
+    assert state_again.keys() == state.keys()
+    for name, tensor in state.items():
+        assert torch.equal(state_again[name], tensor), name
+    done = sum(cuts)
+    assert said == (
+        [f"goes on from step {(done - 1) % 3 + 1} of epoch {(done - 1) // 3 + 1}, where it was interrupted"]
+        * bool(done)
+    )
+
+
+def test_training_goes_on_from_the_snapshot_before_a_damaged_one(tmp_path):
+    outcome, state = Small().train()
+    model = Small()
+    model.steps_left = 7
+    with pytest.raises(PowerCut):
+        model.train(Snapshots(tmp_path, pause=0))
+    newest = max(tmp_path.glob("[0-9]*")) / "state.npz"
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes(content)
+    said = []
+    again, state_again = Small().train(Snapshots(tmp_path, said.append, pause=0))
+    assert again == outcome and all(torch.equal(state_again[name], tensor) for name, tensor in state.items())
+    assert "snapshot passed over" in said[0] and "state.npz is damaged" in said[0]
+    assert said[1] == "goes on from step 3 of epoch 2, where it was interrupted"
+
+
+def test_weights_beyond_use_are_never_put_in_a_snapshot(tmp_path):
+    model = Small()
+    loss = model.loss
+
+    def diverging(docs, rng):
+        if model.steps_left == 3:
+            model.table.values[0, 0] = torch.nan  # an update that went wrong, not yet seen in a loss
+        return loss(docs, rng)
+
+    model.loss, model.steps_left = diverging, 6
+    with pytest.raises(
+        UserError, match="weights are not finite.* step 1 of epoch 2 .*last good snapshot is .*00000003"
+    ):
+        model.train(Snapshots(tmp_path, pause=0))
+    arrays, facts = Snapshots(tmp_path).load()
+    assert facts["progress"]["place"] == 3 and all(np.isfinite(arrays[name]).all() for name in arrays)
+
+
+def test_stopping_names_step_learning_rate_and_the_last_good_snapshot(tmp_path):
+    model = Small()
+    model.loss = lambda docs, rng: torch.tensor(torch.nan, requires_grad=True) * 1
+    with pytest.raises(
+        UserError, match=r"5 steps in a row, up to step 2 of epoch 2 \(learning rate 0.0\d+; there is no"
+    ):
+        model.train(Snapshots(tmp_path, pause=0))
+    assert not list(tmp_path.glob("*"))
 
 
 def test_training_learns_a_line():

@@ -276,29 +276,50 @@ def encode(
     return encode_sets(encoder, {"texts": tokens}, normalise=normalise, chunk=chunk, watch=watch)["texts"]
 
 
+class InMemory:
+    """Rows that are filled chunk by chunk; scratch.Rows is its like for work that may be interrupted."""
+
+    def __init__(self, name: str, shape: tuple[int, int]):
+        self.array, self.done = np.zeros(shape, dtype=np.float32), set()
+
+    def fill(self, start: int, stop: int, rows: np.ndarray) -> None:
+        self.array[start:stop] = rows
+
+
 def encode_sets(
-    encoder: nn.Module, sets: dict[str, Ragged], *, normalise: bool = True, chunk: int = 4096, watch: Callable = iter
+    encoder: nn.Module,
+    sets: dict[str, Ragged],
+    *,
+    normalise: bool = True,
+    chunk: int = 4096,
+    watch: Callable = iter,
+    into: Callable = InMemory,
 ) -> dict[str, np.ndarray]:
-    """`encode` of several sets of texts in one go; no chunk spans two of them.
+    """`encode` of several sets of texts in one go; no chunk spans two of them, so that each text's vector is the same.
 
     On a CPU the chunks run side by side on one thread each: no thread waits for another inside an operation.
+    into  (name, shape) -> the rows to fill; chunks that are done already are left alone
     """
-    out = {name: np.zeros((len(tokens), encoder.dim), dtype=np.float32) for name, tokens in sets.items()}
+    out = {name: into(name, (len(tokens), encoder.dim)) for name, tokens in sets.items()}
 
-    def fill(name: str, start: int) -> None:
-        rows = np.arange(start, min(start + chunk, len(sets[name])))
+    def fill(name: str, start: int, stop: int) -> None:
         with torch.no_grad():
-            some = encoder(sets[name].take(rows)).float()
-            out[name][rows] = (F.normalize(some, dim=1) if normalise else some).cpu().numpy()
+            some = encoder(sets[name].take(np.arange(start, stop))).float()
+            out[name].fill(start, stop, (F.normalize(some, dim=1) if normalise else some).cpu().numpy())
 
     was_training = encoder.training
     encoder.eval()
-    todo = [(name, start) for name, tokens in sets.items() for start in range(0, len(tokens), chunk)]
+    todo = [
+        (name, start, stop)
+        for name, tokens in sets.items()
+        for start, stop in ((i, min(i + chunk, len(tokens))) for i in range(0, len(tokens), chunk))
+        if (start, stop) not in out[name].done
+    ]
     with _one_thread_each() as workers, ThreadPoolExecutor(workers) as pool:
         for done in watch([pool.submit(fill, *part) for part in todo]):
             done.result()
     encoder.train(was_training)
-    return out
+    return {name: rows.array for name, rows in out.items()}
 
 
 @contextmanager

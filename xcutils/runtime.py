@@ -1,6 +1,6 @@
 """What a process needs before it works: threads, device, seeds, progress, and errors shown as sentences.
 
-Values that change no result come from the environment: XC_THREADS, XC_DEVICE.
+Values that change no result come from the environment: XC_THREADS, XC_DEVICE, XC_SNAPSHOT (seconds between snapshots).
 """
 
 import ctypes
@@ -9,12 +9,16 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 import torch
 from tqdm import tqdm
 
+from xcutils import scratch
 from xcutils.errors import UserError
 
 T = TypeVar("T")
@@ -72,10 +76,39 @@ def command(function: Callable) -> Callable:
             print(f"error: {error}", file=sys.stderr)
             sys.exit(1)
         except KeyboardInterrupt:
-            print("stopped: nothing was written.", file=sys.stderr)
+            print("stopped: what was done so far is kept, the next run goes on from there.", file=sys.stderr)
             sys.exit(130)
 
     return run
+
+
+@contextmanager
+def resumable(stage: str, params, inputs: Iterable[Path], **facts) -> Iterator[scratch.Scratch]:
+    """Scratch of this very piece of work, in the project's folder also when DVC runs the stage in a temporary one.
+
+    params  the stage's parameters; facts: what else its result depends on (seed, K)
+    """
+    facts |= {"stage": stage, "params": asdict(params), "threads": torch.get_num_threads(), "device": str(device())}
+    here = Path(__file__).parent
+    code = [here.parent / "stages" / f"{stage}.py", *sorted(here.glob("*.py"))]
+    name = f"{stage}-{scratch.fingerprint(facts, inputs, code)}"
+    folder = Path(os.environ.get("DVC_ROOT", ".")).resolve() / ".scratch" / name
+    with scratch.opened(folder, lambda text: say(f"{stage}: {text}"), _pause()) as opened:
+        yield opened
+
+
+def _pause() -> float | None:
+    """Seconds between two snapshots, where the environment says so."""
+    given = os.environ.get("XC_SNAPSHOT")
+    if given is None:
+        return None
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise UserError(f"XC_SNAPSHOT is {given!r}; it must be a number of seconds, 0 for a snapshot at every step.")
+    return seconds
 
 
 def progress(items: Iterable[T], name: str, total: int | None = None, unit: str = "it") -> Iterator[T]:

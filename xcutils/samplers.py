@@ -39,11 +39,15 @@ class ClusteredEpochs:
         self.refresh, self.seed, self.curriculum = refresh, seed, curriculum
         self.clusters = np.arange(len(docs))
 
+    def memory(self) -> dict[str, np.ndarray]:
+        """The live arrays that an epoch's batches depend on."""
+        return {"bank": self.bank, "clusters": self.clusters}
+
     def __call__(self, epoch: int, rng: np.random.Generator) -> list[np.ndarray]:
         since = epoch - self.curriculum["first_epoch"]
         if since >= 0 and since % self.refresh == 0:
             count = max(1, round(len(self.docs) / cluster_size(epoch, **self.curriculum)))
-            self.clusters = balanced_clusters(self.bank[self.docs], count, seed=self.seed + epoch)
+            self.clusters[:] = balanced_clusters(self.bank[self.docs], count, seed=self.seed + epoch)
         return [self.docs[batch] for batch in clustered_batches(self.clusters, self.batch_size, rng)]
 
 

@@ -17,7 +17,7 @@ from xcutils.errors import UserError
 from xcutils.fusion import Fusion
 from xcutils.predictor import Predictor
 from xcutils.ragged import Ragged, to_strings
-from xcutils.system import final_predictor, inputs
+from xcutils.system import PARTS, final_predictor
 from xcutils.tokens import tokenize
 
 
@@ -65,13 +65,9 @@ class System:
 
 def load_system(data: Path) -> System:
     """The system that the last run of the pipeline left in `data`."""
-    saved = artifacts.load_json(artifacts.check(data / "score"), "fusion.json")
-    changed = [name for name, was in inputs(data).items() if was != saved["inputs"].get(name)]
-    if changed:
-        raise UserError(
-            f"{data / changed[0]} is newer than the last scored run: run `dvc repro` to bring them together."
-        )
-    labels, folder = artifacts.check(data / "prepare" / "labels"), artifacts.check(data / "prepare" / "tokenizer")
+    artifacts.check_together(data / "score", *(data / part for part in PARTS))
+    saved = artifacts.load_json(data / "score", "fusion.json")
+    labels, folder = data / "prepare" / "labels", data / "prepare" / "tokenizer"
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     unknown = next((i for t in ("[UNK]", "<unk>") if (i := tokenizer.token_to_id(t)) is not None), -1)
     return System(

@@ -1,21 +1,19 @@
-"""Assembles a Predictor from the stages' artifacts."""
+"""Assembles a Predictor from the stages' artifacts, which the caller has checked (artifacts.check_together)."""
 
 from pathlib import Path
 
 import numpy as np
 
 from xcutils import artifacts
+from xcutils.errors import UserError
 from xcutils.folds import CHOOSE, last_fold
 from xcutils.models import load_encoder
 from xcutils.neighbours import Searcher, load_graph
 from xcutils.predictor import Predictor
 from xcutils.propensity import CONSTANTS, family_of, inverse_propensity
 
-
-def inputs(data: Path) -> dict[str, str]:
-    """A fingerprint of each artifact that prediction reads, to tell whether they belong to one run."""
-    names = ("prepare/train", "prepare/labels", "prepare/tokenizer", "augment", "classifier", "index")
-    return {name: artifacts.fingerprint(data / name) for name in names}
+# What prediction reads, beside what the score stage wrote.
+PARTS = ("prepare/train", "prepare/labels", "prepare/tokenizer", "augment", "classifier", "index")
 
 
 def inverse_propensities(train: Path, labels: Path) -> np.ndarray:
@@ -33,9 +31,12 @@ def searchers(augment: Path, classifier: Path, fit: str, index: Path | None, ef:
         "classifiers": artifacts.load_array(classifier / fit, "classifiers"),
         "docs": artifacts.load_array(classifier / fit, "docs"),
     }
-    if index is None or artifacts.load_json(artifacts.check(index, hashes=True), "index.json")["search"] == "exact":
+    if index is None or artifacts.load_json(index, "index.json")["search"] == "exact":
         return {name: Searcher(np.asarray(v)) for name, v in vectors.items()}
     facts = artifacts.load_json(index, "index.json")["vectors"]
+    for name, v in vectors.items():
+        if v.shape != (facts[name]["count"], facts[name]["dim"]):  # hnswlib would read beyond its memory
+            raise UserError(f"{index} was not built over the {name} in {augment} and {classifier}: run `dvc repro`.")
     return {
         name: Searcher(np.asarray(v), load_graph(index / f"{name}.hnsw", **facts[name]), ef=ef)
         for name, v in vectors.items()
@@ -47,17 +48,17 @@ def final_predictor(prepare: Path, augment: Path, classifier: Path, index: Path,
 
     settings  shortlist, neighbours, tau, ef: as the score stage was run with
     """
-    train, labels = artifacts.check(prepare / "train"), artifacts.check(prepare / "labels")
+    train, labels = prepare / "train", prepare / "labels"
     fit = last_fold(artifacts.load_json(train, "meta.json")["refit"])
-    found = searchers(artifacts.check(augment), artifacts.check(classifier), fit, index, settings["ef"])
+    found = searchers(augment, classifier, fit, index, settings["ef"])
     positives = artifacts.load_ragged(train, "positives").csr(len(found["labels"].vectors))
     return _assemble(classifier / fit, found, positives, inverse_propensities(train, labels), settings)
 
 
 def choosing_predictor(prepare: Path, augment: Path, classifier: Path, settings: dict) -> Predictor:
     """The system that has not seen the validation documents, searched exactly: what choices are made with."""
-    train, labels = artifacts.check(prepare / "train"), artifacts.check(prepare / "labels")
-    found = searchers(artifacts.check(augment), artifacts.check(classifier), CHOOSE, None, settings["ef"])
+    train, labels = prepare / "train", prepare / "labels"
+    found = searchers(augment, classifier, CHOOSE, None, settings["ef"])
     fit = np.flatnonzero(~artifacts.load_array(train, "is_validation"))
     found["docs"] = Searcher(found["docs"].vectors[fit])
     positives = artifacts.load_ragged(train, "positives").take(fit).csr(len(found["labels"].vectors))

@@ -73,5 +73,17 @@ class RowTable:
         self.second[ids] = second
         self.values.index_add_(0, ids, change)
 
+    def state(self) -> dict[str, Tensor]:
+        """The moments and the step count, as they are now; nothing before the first step."""
+        if self.first is None:
+            return {}
+        return {"first": self.first, "second": self.second, "steps": torch.tensor(self.steps)}
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Go on from what `state` gave."""
+        if state:
+            self.first, self.second = (state[name].to(self.values.device) for name in ("first", "second"))
+            self.steps = int(state["steps"])
+
     def numpy(self) -> np.ndarray:
         return self.values.detach().cpu().numpy()
