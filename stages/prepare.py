@@ -138,14 +138,14 @@ def save_corpus(folder: Path, corpus: Corpus, tokens: Ragged, pairs: np.ndarray)
 
 
 def save(out: Path, data: Dataset, is_validation: np.ndarray, tokens: Tokens, p: Params) -> None:
-    """The train, test and labels folders, each whole or not at all."""
+    """The train, test and labels folders, each whole or not at all; the manifests say that they belong together."""
     with artifacts.writing(out / "train", name="prepare/train", params=asdict(p)) as folder:
         save_corpus(folder, data.train, tokens.train, data.train_filter)
         artifacts.save_array(folder, "is_validation", is_validation)
         artifacts.save_json(folder, "meta.json", {"dataset": data.name, "refit": p.refit})
-    with artifacts.writing(out / "test", name="prepare/test", params=asdict(p)) as folder:
+    with artifacts.writing(out / "test", name="prepare/test", params=asdict(p), inputs=[out / "train"]) as folder:
         save_corpus(folder, data.test, tokens.test, data.test_filter)
-    with artifacts.writing(out / "labels", name="prepare/labels", params=asdict(p)) as folder:
+    with artifacts.writing(out / "labels", name="prepare/labels", params=asdict(p), inputs=[out / "train"]) as folder:
         artifacts.save_ragged(folder, "tokens", tokens.labels)
         artifacts.save_ragged(folder, "ids", from_strings(data.label_ids))
         artifacts.save_ragged(folder, "texts", from_strings(data.label_texts))
@@ -153,7 +153,9 @@ def save(out: Path, data: Dataset, is_validation: np.ndarray, tokens: Tokens, p:
 
 
 def save_tokenizer(out: Path, tokenizer: Tokenizer, p: Params) -> None:
-    with artifacts.writing(out / "tokenizer", name="prepare/tokenizer", params=asdict(p)) as folder:
+    with artifacts.writing(
+        out / "tokenizer", name="prepare/tokenizer", params=asdict(p), inputs=[out / "train"]
+    ) as folder:
         tokenizer.save(str(folder / "tokenizer.json"))
         special = special_ids(tokenizer) | {"max_tokens": p.max_tokens, "name": p.tokenizer}
         artifacts.save_json(folder, "special.json", special)

@@ -9,16 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from xcutils.ragged import Ragged, from_rows
-
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"red green blue small large round flat box ball cup lid jar".split()]
 
 
 @pytest.fixture
 def texts() -> Ragged:
-    """Token ids of texts of different lengths, an empty one and two equal ones among them; ids below len(WORDS)."""
+    """Token ids of texts of different lengths, an empty one and two equal ones among them; ids of tiny.WORDS."""
     return from_rows([[4, 7, 11], [], [5], [6, 8, 9, 10, 12, 15], [4, 7, 11], [13, 13, 14, 4], [15, 6]], np.int32)
 
 
@@ -30,22 +27,10 @@ def positives() -> Ragged:
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory) -> Path:
-    """A folder like a checkpoint's: a random BERT of six small layers, and a tokenizer that knows WORDS."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import BertConfig, BertModel
+    """A folder like a checkpoint's: a random BERT of six small layers, and a tokenizer that knows tiny.WORDS."""
+    import tiny
 
-    folder = tmp_path_factory.mktemp("checkpoint")
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "max_position_embeddings": 32}
-    config = BertConfig(vocab_size=len(WORDS), num_hidden_layers=6, initializer_range=0.3, **sizes)
-    BertModel(config).save_pretrained(folder)
-    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", WORDS.index("[CLS]")), ("[SEP]", WORDS.index("[SEP]"))]
-    )
-    tokenizer.save(str(folder / "tokenizer.json"))
-    return folder
+    return tiny.make_checkpoint(tmp_path_factory.mktemp("checkpoint"))
 
 
 @pytest.fixture(scope="session")

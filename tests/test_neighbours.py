@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xcutils.errors import UserError
-from xcutils.neighbours import Searcher, build_graph, exact, load_graph, recall, unit
+from xcutils.neighbours import GraphDrafts, Searcher, build_graph, exact, load_graph, recall, save_graph, unit
 
 GRAPH = {"m": 8, "ef_construction": 100, "seed": 0}
 
@@ -165,6 +165,111 @@ def test_without_a_graph_the_search_is_exact():
 
 
 # --- recall -----------------------------------------------------------------------------------------------------------
+
+
+# --- what must never fail or lie --------------------------------------------------------------------------------------
+
+
+def searcher(vectors: np.ndarray, kind: str) -> Searcher:
+    graph = build_graph(vectors, m=8, ef_construction=50, seed=0) if kind == "hnsw" else None
+    return Searcher(vectors, graph, ef=50)
+
+
+@pytest.mark.parametrize("kind", ["exact", "hnsw"])
+@pytest.mark.parametrize("k", [1, 30, 50, 200])
+def test_deleted_labels_are_never_found(kind, k):
+    vectors, queries = random_unit(60, 0), random_unit(7, 1)
+    found = searcher(vectors, kind)
+    gone = np.arange(0, 60, 2)
+    found.delete(gone)
+    found.delete(np.array([0, 2, 999]))  # again, and one that never was
+    ids, scores = found.search(queries, k)
+    left = np.setdiff1d(np.arange(60), gone)
+    assert not np.isin(ids, gone).any() and ids.shape == (7, k)
+    nearest, _ = nearest_by_hand(queries, vectors[left], k)
+    if kind == "exact" or k >= len(left):
+        assert [set(row[row >= 0].tolist()) for row in ids] == [
+            set(left[[i for i in row if i >= 0]]) for row in nearest
+        ]
+    assert ((ids < 0) == np.isneginf(scores)).all()
+
+
+@pytest.mark.parametrize("kind", ["exact", "hnsw"])
+def test_when_all_labels_are_deleted_nothing_is_found(kind):
+    found = searcher(random_unit(9, 0), kind)
+    found.delete(np.arange(9))
+    ids, scores = found.search(random_unit(2, 1), 3)
+    assert (ids == -1).all() and np.isneginf(scores).all()
+
+
+@pytest.mark.parametrize("kind", ["exact", "hnsw"])
+def test_zero_vectors_are_found_by_no_search(kind):
+    vectors = random_unit(20, 0)
+    vectors[[3, 7]] = 0
+    ids, _ = searcher(vectors, kind).search(np.concatenate([random_unit(4, 1), np.zeros((1, 8), np.float32)]), 25)
+    assert not np.isin(ids, [3, 7]).any() and ((ids >= 0).sum(axis=1) == 18).all()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_values_that_are_not_finite_are_refused_everywhere(bad):
+    vectors = random_unit(20, 0)
+    broken = vectors.copy()
+    broken[5, 2] = bad
+    with pytest.raises(UserError, match="vector 5 .*not finite"):
+        build_graph(broken, m=8, ef_construction=50, seed=0)
+    with pytest.raises(UserError, match="not finite"):
+        Searcher(broken).search(random_unit(2, 1), 3)
+    for kind in ("exact", "hnsw"):
+        with pytest.raises(UserError, match="not finite"):
+            searcher(vectors, kind).search(broken[4:7], 3)
+
+
+@pytest.mark.parametrize("kind", ["exact", "hnsw"])
+def test_duplicates_are_all_found(kind):
+    vectors = np.repeat(random_unit(4, 0), 50, axis=0)
+    ids, scores = searcher(vectors, kind).search(vectors[[0, 60]], 50)
+    assert [sorted(row) for row in ids.tolist()] == [list(range(50)), list(range(50, 100))]
+    np.testing.assert_allclose(scores, 1, atol=1e-5)
+    ids, _ = searcher(vectors, kind).search(vectors[:1], 300)
+    assert sorted(ids[0, :200].tolist()) == list(range(200)) and (ids[0, 200:] == -1).all()
+
+
+def graph_bytes(graph, folder) -> bytes:
+    save_graph(graph, folder / "x.hnsw")
+    return (folder / "x.hnsw").read_bytes()
+
+
+def test_a_graph_that_was_interrupted_is_the_same_to_the_byte(tmp_path, monkeypatch):
+    vectors, settings = random_unit(3000, 0), {"m": 8, "ef_construction": 40, "seed": 3, "block": 700}
+    whole = graph_bytes(build_graph(vectors, **settings, drafts=GraphDrafts(tmp_path / "a")), tmp_path)
+    renew, said = GraphDrafts.renew, []
+    for cut in (0, 1, 2):
+
+        def fails(self, graph, count, cut=cut):
+            made = renew(self, graph, count)
+            if graph.get_current_count() == 700 * (cut + 1):
+                raise KeyboardInterrupt
+            return made
+
+        with monkeypatch.context() as patch:
+            patch.setattr(GraphDrafts, "renew", fails)
+            with pytest.raises(KeyboardInterrupt):
+                build_graph(vectors, **settings, drafts=GraphDrafts(tmp_path / "b"))
+    newest = max((tmp_path / "b").glob("[0-9]*")) / "graph.hnsw"
+    data = bytearray(newest.read_bytes())
+    data[len(data) // 2] ^= 1  # hnswlib would crash or give wrong answers
+    newest.write_bytes(data)
+    again = build_graph(vectors, **settings, drafts=GraphDrafts(tmp_path / "b", said.append))
+    assert graph_bytes(again, tmp_path) == whole
+    assert "passed over" in said[0] and "graph.hnsw is damaged" in said[0]
+    assert said[1] == "goes on after 1,400 of 3,000 vectors, where it was interrupted"
+
+
+def test_a_graph_has_few_drafts_however_large_it_is(tmp_path, monkeypatch):
+    counts, renew = [], GraphDrafts.renew
+    monkeypatch.setattr(GraphDrafts, "renew", lambda *args: counts.append(args[1].get_current_count()) or renew(*args))
+    build_graph(random_unit(500, 0), m=4, ef_construction=10, seed=0, block=1, drafts=GraphDrafts(tmp_path))
+    assert len(counts) == 15 and counts == sorted(counts)
 
 
 def test_recall_by_hand():

@@ -9,9 +9,12 @@ import re
 import shutil
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 from ruamel.yaml import YAML
 from tiny import DATASET, ROOT, STAGES, dataset_rows, make_project, small_checkpoint, write_dataset
@@ -88,6 +91,22 @@ class Repository:
         params = YAML(typ="safe").load((self.folder / "params.yaml").read_text(encoding="utf-8"))
         return Step(done.returncode, done.stdout, (self.folder / "metrics.json").read_bytes(), params)
 
+    def dvc_killed(self, stage: str, *args: str) -> Step:
+        """The same, the stage being killed as soon as there is a snapshot of it."""
+        both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        env = self.env | {"XC_SNAPSHOT": "0"}
+        command = [str(Path(sys.executable).parent / "dvc"), *args]
+        process = subprocess.Popen(command, cwd=self.folder, env=env, text=True, **both)
+        while process.poll() is None and not any(self.folder.glob(f".scratch/{stage}-*/*.snapshots/0*/manifest.json")):
+            time.sleep(0.01)
+        with suppress(psutil.NoSuchProcess):
+            for found in psutil.Process(process.pid).children(recursive=True):
+                if f"stages.{stage}" in found.cmdline():
+                    found.kill()
+        output = process.communicate()[0]
+        params = YAML(typ="safe").load((self.folder / "params.yaml").read_text(encoding="utf-8"))
+        return Step(process.returncode, output, (self.folder / "metrics.json").read_bytes(), params)
+
 
 @pytest.fixture(scope="module")
 def project(tiny_model, tmp_path_factory) -> Repository:
@@ -112,6 +131,9 @@ def day(project) -> dict[str, Step]:
     rows["trn"][20]["title"] += " round"
     write_dataset(project.folder / DATASET, rows)
     steps["dataset"] = project.dvc("repro", "prepare")
+    elsewhere = ["exp", "run", "--temp", "-C", DATASET, "-C", str(CHECKPOINT), "-S", "encoder.epochs=9"]
+    steps["killed"] = project.dvc_killed("encoder", *elsewhere)
+    steps["resumed"] = project.dvc(*elsewhere)
     return steps
 
 
@@ -185,6 +207,13 @@ def test_going_back_to_old_values_computes_nothing(day):
 
 def test_a_changed_dataset_is_prepared_again(day):
     assert day["dataset"].ran == ["prepare"]
+
+
+def test_a_stage_killed_in_a_temporary_checkout_is_gone_on_with_in_the_next(day, project):
+    assert day["killed"].code != 0 and "failed to reproduce 'encoder'" in day["killed"].output
+    assert day["resumed"].code == 0, day["resumed"].output
+    assert re.search(r"^encoder: goes on from step \d+ of epoch \d+, where it was", day["resumed"].output, re.MULTILINE)
+    assert not any(project.folder.glob(".scratch/encoder-*"))
 
 
 def test_a_fresh_run_with_the_same_seed_gives_the_same_metrics_to_the_byte(day, tiny_run):

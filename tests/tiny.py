@@ -22,6 +22,7 @@ DATASET = "data/raw/tiny"
 
 LOOKS, COLOURS, THINGS = ("small", "large", "flat"), ("red", "green", "blue"), ("box", "ball", "cup", "lid", "jar")
 LABELS = [" ".join(words) for words in product(LOOKS, COLOURS, THINGS)][:40]
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"red green blue small large round flat box ball cup lid jar".split()]
 TRAIN, TEST = 60, 20
 NAMED = 10  # so many labels are also training docs; the next six are also test docs
 RECIPROCAL = 6
@@ -82,6 +83,21 @@ def dataset_rows(seed: int = 0) -> dict[str, list[dict]]:
     return files
 
 
+def larger_rows(count: int, seed: int = 0) -> dict[str, list[dict]]:
+    """The same files with `count` training docs and labels: enough for many batches, chunks and blocks of a graph."""
+    rng = np.random.default_rng(seed)
+    words = np.array(WORDS[4:])
+    texts = [" ".join(row) for row in words[rng.integers(0, len(words), (count, 4))].tolist()]
+    files = {"lbl": [{"uid": f"label-{i}", "title": text} for i, text in enumerate(texts)]}
+    for file, size in (("trn", count), ("tst", 50)):
+        chosen = rng.integers(0, count, (size, 2)).tolist()
+        titles = [" ".join(texts[label] for label in labels) for labels in chosen]
+        files[file] = [
+            {"uid": f"{file}-{i}", "title": t, "target_ind": c} for i, (t, c) in enumerate(zip(titles, chosen))
+        ]
+    return files
+
+
 def write_dataset(folder: Path, files: dict[str, list[dict]] | None = None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, rows in (files or dataset_rows()).items():
@@ -101,6 +117,25 @@ def make_params(**changes) -> dict:
 def write_params(folder: Path, tree: dict) -> None:
     with open(folder / "params.yaml", "w", encoding="utf-8") as file:
         YAML().dump(tree, file)
+
+
+def make_checkpoint(folder: Path) -> Path:
+    """The folder, filled like a checkpoint's: a random BERT of six small layers, and a tokenizer that knows WORDS."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "max_position_embeddings": 32}
+    config = BertConfig(vocab_size=len(WORDS), num_hidden_layers=6, initializer_range=0.3, **sizes)
+    BertModel(config).save_pretrained(folder)
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", WORDS.index("[CLS]")), ("[SEP]", WORDS.index("[SEP]"))]
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
 
 
 def small_checkpoint(folder: Path) -> dict[str, str]:
@@ -136,9 +171,9 @@ def run_stages(folder: Path, stages: Iterable[str] = STAGES) -> dict[str, str]:
     return said
 
 
-def make_project(folder: Path, **changes) -> Path:
-    """A folder with the tiny dataset and params.yaml, in which nothing has run yet."""
-    write_dataset(folder / DATASET)
+def make_project(folder: Path, files: dict[str, list[dict]] | None = None, **changes) -> Path:
+    """A folder with the tiny dataset (or these files) and params.yaml, in which nothing has run yet."""
+    write_dataset(folder / DATASET, files)
     write_params(folder, make_params(**changes))
     return folder
 

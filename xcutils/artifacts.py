@@ -50,7 +50,7 @@ def writing(out: Path, *, name: str = "", params: dict | None = None, inputs: It
         for path in draft.rglob("*"):
             _sync(path)
         facts |= {"libraries": libraries(), "files": _contents(draft)}
-        save_json(draft, MANIFEST, {**facts, "seal": _seal(facts)})
+        save_json(draft, MANIFEST, {**facts, "seal": seal(facts)})
         _sync(draft / MANIFEST)
         _sync(draft)
         if out.is_dir():
@@ -76,7 +76,7 @@ def _not_written(out: Path, error: Exception) -> str | None:
     return f"{out} could not be written ({text}): {remedy} and run `dvc repro` again; what was there before is unhurt."
 
 
-def _seal(facts: dict) -> str:
+def seal(facts: dict) -> str:
     """A hash of all that a manifest says."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
@@ -143,7 +143,8 @@ def load_manifest(folder: Path) -> dict:
         raise UserError(f"{folder / MANIFEST} is no manifest: {REMEDY}.")
     if manifest.get("format") != FORMAT:
         raise UserError(f"{folder} has format {manifest.get('format')}, this version reads {FORMAT}: {REMEDY}.")
-    if manifest.get("seal") != _seal({key: value for key, value in manifest.items() if key != "seal"}):
+    facts = {key: value for key, value in manifest.items() if key != "seal"}
+    if manifest.get("seal") != seal(facts) or (folder / MANIFEST).read_text(encoding="utf-8") != _as_text(manifest):
         raise UserError(f"{folder / MANIFEST} is damaged (its content is not what was written): {REMEDY}.")
     return manifest
 
@@ -211,7 +212,11 @@ def fingerprint(folder: Path) -> str:
 
 
 def save_json(folder: Path, name: str, value) -> None:
-    (Path(folder) / name).write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    (Path(folder) / name).write_text(_as_text(value), encoding="utf-8")
+
+
+def _as_text(value) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
 def replace_json(path: Path, value) -> None:

@@ -104,7 +104,11 @@ class Scratch:
 
     def rows(self, name: str, shape: tuple[int, int]) -> "Rows":
         """A float32 array that is filled chunk by chunk and remembers which chunks are whole."""
-        return Rows(self.folder / name, shape)
+        rows = Rows(self.folder / name, shape)
+        if rows.done:
+            done = sum(stop - start for start, stop in rows.done)
+            self.say(f"{name}: goes on after {done:,} of {shape[0]:,} rows, where it was interrupted")
+        return rows
 
     def _snapshots(self, name: str) -> Path:
         return self.folder / f"{name}.snapshots"
@@ -127,6 +131,8 @@ class Snapshots:
     Time: a snapshot that took c seconds is followed by 19 c of work or more, which keeps the writing at 5% of the time
     whatever it costs (at 1.3 million labels of 768 dimensions, 16 GB, about every quarter of an hour).
     """
+
+    spent = 0.0  # seconds that this process has taken to write snapshots
 
     def __init__(self, folder: Path, say: Callable[[str], None] = lambda text: None, pause: float | None = None):
         self.folder, self.say, self.pause = Path(folder), say, pause
@@ -170,6 +176,7 @@ class Snapshots:
             self.say(f"the work goes on without a new snapshot: {error}")
         self.last = time.monotonic()
         self.cost = self.last - begin
+        Snapshots.spent += self.cost
 
 
 class Rows:
