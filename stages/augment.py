@@ -16,6 +16,7 @@ from xcutils.encoders import encode, move
 from xcutils.models import load_encoder
 from xcutils.neighbours import unit
 from xcutils.params import load_params, value
+from xcutils.ragged import Ragged
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,23 @@ def augment(raw: np.ndarray, aux: np.ndarray, label_to_aux: np.ndarray, *, norma
     return unit((unit(raw) if normalise_first else raw) + aux[label_to_aux])
 
 
+def write_fold(folder: Path, fit: Path, docs: Ragged, labels: Ragged, weight: float, device) -> None:
+    """The embeddings by one fit's encoder; what they take is free again before the next fit's are made.
+
+    weight  of the auxiliary vectors
+    """
+    folder.mkdir()
+    model = move(load_encoder(fit), device)
+    watch = partial(runtime.progress, name=f"augment ({fit.name})", unit="chunk")
+    artifacts.save_array(folder, "docs", encode(model, docs, watch=watch))
+    raw = encode(model, labels, normalise=False, watch=watch)
+    artifacts.save_array(folder, "plain", unit(raw))
+    aux = weight * artifacts.load_array(fit, "aux")
+    first = artifacts.load_json(fit, "aux.json")["normalise_first"]
+    augmented = augment(raw, aux, artifacts.load_array(fit, "label_to_aux"), normalise_first=first)
+    artifacts.save_array(folder, "labels", augmented)
+
+
 @click.command()
 @click.argument("train", type=click.Path(exists=True, path_type=Path))
 @click.argument("labels", type=click.Path(exists=True, path_type=Path))
@@ -47,16 +65,7 @@ def main(train: Path, labels: Path, encoder: Path, out: Path) -> None:
     artifacts.check(encoder)
     with artifacts.writing(out) as folder:
         for fit in sorted(path for path in encoder.iterdir() if path.is_dir()):
-            model = move(load_encoder(fit), device)
-            watch = partial(runtime.progress, name=f"augment ({fit.name})", unit="chunk")
-            raw = encode(model, label_tokens, normalise=False, watch=watch)
-            aux = p.aux_weight * artifacts.load_array(fit, "aux")
-            first = artifacts.load_json(fit, "aux.json")["normalise_first"]
-            augmented = augment(raw, aux, artifacts.load_array(fit, "label_to_aux"), normalise_first=first)
-            (folder / fit.name).mkdir()
-            artifacts.save_array(folder / fit.name, "docs", encode(model, doc_tokens, watch=watch))
-            artifacts.save_array(folder / fit.name, "plain", unit(raw))
-            artifacts.save_array(folder / fit.name, "labels", augmented)
+            write_fold(folder / fit.name, fit, doc_tokens, label_tokens, p.aux_weight, device)
 
 
 if __name__ == "__main__":

@@ -155,6 +155,7 @@ def main(train_dir: Path, encoder_dir: Path, augment: Path, out: Path) -> None:
             fold.done(outcome.epochs)
             save_fold(folder / fold.name, model)
             artifacts.save_rows(folder, f"curve-{fold.name}.csv", outcome.curve)
+            del encoder, model  # before the next fold allocates its own
 
 
 if __name__ == "__main__":

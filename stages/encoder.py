@@ -203,6 +203,7 @@ def main(train_dir: Path, labels_dir: Path, tokenizer: Path, cluster: Path, out:
             fold.done(outcome.epochs)
             save_fold(folder / fold.name, model)
             artifacts.save_rows(folder, f"curve-{fold.name}.csv", outcome.curve)
+            del encoder, model  # before the next fold allocates its own
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from xcutils.ragged import Ragged, to_strings
 from xcutils.system import choosing_predictor, final_predictor, inputs, inverse_propensities
 
 DEPTH = 100  # labels ranked per document: R@100 needs them
+CHUNK = 1 << 14  # documents whose shortlists are held at once
 BINS = ("head", "torso", "tail")
 
 
@@ -48,6 +49,11 @@ class Split:
     tokens: Ragged
     truth: sparse.csr_matrix
     excluded: sparse.csr_matrix
+
+    def part(self, start: int) -> "Split":
+        """CHUNK of the documents."""
+        rows = np.arange(start, min(start + CHUNK, len(self.tokens)))
+        return Split(self.tokens.take(rows), self.truth[rows], self.excluded[rows])
 
 
 def load_split(folder: Path, n_labels: int, rows: np.ndarray | None = None) -> Split:
@@ -94,6 +100,12 @@ def single_rankings(split: Split, encoders: dict, width: int) -> dict[str, np.nd
 
 def final_rankings(predictor: Predictor, fusion: Fusion, split: Split) -> dict[str, np.ndarray]:
     """The rankings of classifier, memory and fusion on the split: row name -> (Q, DEPTH)."""
+    parts = [chunk_rankings(predictor, fusion, split.part(i)) for i in range(0, len(split.tokens), CHUNK)]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def chunk_rankings(predictor: Predictor, fusion: Fusion, split: Split) -> dict[str, np.ndarray]:
+    """`final_rankings` of so few documents that their shortlists fit into memory, whatever the number of all."""
     shortlist, found = predictor.pairs(split.tokens)
     shortlist = drop_excluded(shortlist, split.excluded)
     fused, _ = rank(shortlist.rows, shortlist.labels, fusion.scores(shortlist), shortlist.count, DEPTH)

@@ -3,6 +3,7 @@
 Answers are always (Q, k): padded with id -1 and score -inf where there are fewer than k vectors.
 """
 
+import warnings
 from pathlib import Path
 
 import hnswlib
@@ -10,6 +11,8 @@ import numpy as np
 import torch
 
 from xcutils.errors import UserError
+
+CHUNK = 1 << 14  # vectors copied at once while a graph is built
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
@@ -32,22 +35,34 @@ def exact(queries: np.ndarray, vectors: np.ndarray, k: int, *, chunk: int = 1 <<
     scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
     if found == 0:
         return ids, scores
-    table = torch.from_numpy(np.array(vectors, dtype=np.float32))
+    table = _tensor(vectors)
     step = max(1, chunk // len(vectors))
     for start in range(0, len(queries), step):
-        some = torch.from_numpy(np.array(queries[start : start + step], dtype=np.float32)) @ table.T
+        some = _tensor(queries[start : start + step]) @ table.T
         best, place = some.topk(found, dim=1)
         ids[start : start + step, :found], scores[start : start + step, :found] = place.numpy(), best.numpy()
+        del some  # before the next one is made
     return ids, scores
+
+
+def _tensor(vectors: np.ndarray) -> torch.Tensor:
+    """The vectors as a tensor over the same memory, for reading: no copy of a memory map."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch warns that a read-only array must not be written to
+        return torch.from_numpy(np.ascontiguousarray(vectors, dtype=np.float32))
 
 
 def build_graph(vectors: np.ndarray, *, m: int, ef_construction: int, seed: int, threads: int = 1) -> hnswlib.Index:
     """An HNSW graph over the unit rows; zero rows are left out (they are near nothing). One thread is repeatable."""
-    there = np.flatnonzero(np.linalg.norm(vectors, axis=1) > 0)
+    norms = np.zeros(len(vectors), dtype=np.float32)
+    for start in range(0, len(vectors), CHUNK):
+        norms[start : start + CHUNK] = np.linalg.norm(vectors[start : start + CHUNK], axis=1)
+    there = np.flatnonzero(norms > 0)
     graph = hnswlib.Index(space="ip", dim=vectors.shape[1])
     graph.init_index(max_elements=max(1, len(there)), M=m, ef_construction=ef_construction, random_seed=seed)
-    if len(there):
-        graph.add_items(np.asarray(vectors)[there], there, num_threads=threads)
+    for start in range(0, len(there), CHUNK):
+        some = there[start : start + CHUNK]
+        graph.add_items(np.asarray(vectors)[some], some, num_threads=threads)
     return graph
 
 
