@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from xcutils import artifacts, runtime
+from xcutils import artifacts, estimates, runtime
 from xcutils.encoders import encode, move
 from xcutils.models import load_encoder
 from xcutils.neighbours import unit
@@ -60,6 +60,7 @@ def write_fold(folder: Path, fit: Path, docs: Ragged, labels: Ragged, weight: fl
 def main(train: Path, labels: Path, encoder: Path, out: Path) -> None:
     p = load_params(Params, "augment")
     device = runtime.start()
+    estimates.announce("augment", estimates.prepared(train, labels))
     doc_tokens = artifacts.load_ragged(artifacts.check(train), "tokens")
     label_tokens = artifacts.load_ragged(artifacts.check(labels), "tokens")
     artifacts.check(encoder)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from xcutils import artifacts, runtime
+from xcutils import artifacts, estimates, runtime
 from xcutils.encoders import encode, move
 from xcutils.folds import Fold, folds
 from xcutils.losses import decoupled_softmax, hardest_positives, triplet
@@ -141,6 +141,7 @@ def save_fold(folder: Path, model: OneVsAll) -> None:
 def main(train_dir: Path, encoder_dir: Path, augment: Path, out: Path) -> None:
     p, seed = load_params(Params, "classifier"), load_top().seed
     device = runtime.start(seed)
+    estimates.announce("classifier", estimates.prepared(train_dir, estimates.rows(augment, "labels")))
     tokens = artifacts.load_ragged(artifacts.check(train_dir), "tokens")
     positives = artifacts.load_ragged(train_dir, "positives")
     is_validation = artifacts.load_array(train_dir, "is_validation")

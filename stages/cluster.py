@@ -11,7 +11,7 @@ from typing import Literal
 import click
 import numpy as np
 
-from xcutils import artifacts, runtime
+from xcutils import artifacts, estimates, runtime
 from xcutils.clustering import balanced_clusters, kmeans_clusters, mean_cosine
 from xcutils.neighbours import unit
 from xcutils.params import load_params, load_top, value
@@ -70,6 +70,7 @@ def centroids(docs: np.ndarray, labels: np.ndarray, positives, in_fit: np.ndarra
 def main(train: Path, labels: Path, embed: Path, out: Path) -> None:
     p, top = load_params(Params, "cluster"), load_top()
     runtime.start(top.seed)
+    estimates.announce("cluster", estimates.prepared(train, labels))
     vectors = artifacts.load_array(artifacts.check(embed), "labels")
     if p.space == "centroids":
         positives = artifacts.load_ragged(artifacts.check(train), "positives")

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from xcutils import artifacts, runtime
+from xcutils import artifacts, estimates, runtime
 from xcutils.auxiliary import Auxiliary
 from xcutils.encoders import BiGRU, build_bag, build_transformer, encode, move, token_table
 from xcutils.errors import UserError
@@ -186,6 +186,7 @@ def save_fold(folder: Path, model: Siamese) -> None:
 def main(train_dir: Path, labels_dir: Path, tokenizer: Path, cluster: Path, out: Path) -> None:
     p, seed = load_params(Params, "encoder"), load_top().seed
     device = runtime.start(seed)
+    estimates.announce("encoder", estimates.prepared(train_dir, labels_dir))
     docs = artifacts.load_ragged(artifacts.check(train_dir), "tokens")
     labels = artifacts.load_ragged(artifacts.check(labels_dir), "tokens")
     positives = artifacts.load_ragged(train_dir, "positives")

@@ -11,7 +11,7 @@ from typing import Literal
 
 import click
 
-from xcutils import artifacts, runtime
+from xcutils import artifacts, estimates, runtime
 from xcutils.folds import last_fold
 from xcutils.neighbours import build_graph
 from xcutils.params import load_params, load_top, value
@@ -34,6 +34,7 @@ class Params:
 def main(train: Path, augment: Path, classifier: Path, out: Path) -> None:
     p, seed = load_params(Params, "index"), load_top().seed
     runtime.start(seed)
+    estimates.announce("index", estimates.prepared(train, estimates.rows(augment, "labels")))
     fit = last_fold(artifacts.load_json(artifacts.check(train), "meta.json")["refit"])
     sources = {
         "labels": artifacts.load_array(artifacts.check(augment) / fit, "labels"),

@@ -11,7 +11,7 @@ import click
 import numpy as np
 from scipy import sparse
 
-from xcutils import artifacts, runtime
+from xcutils import artifacts, estimates, runtime
 from xcutils.encoders import build_transformer, encode, move
 from xcutils.folds import last_fold
 from xcutils.fusion import Fusion, Shortlist, calibrate, entries, fit_weights, rank
@@ -185,6 +185,7 @@ def load_rows(prepare: Path, embed: Path, encoder: Path, augment: Path) -> dict:
 def main(prepare, embed, encoder, augment, classifier, index, metrics, out) -> None:
     p = load_params(Params, "score")
     runtime.start()
+    estimates.announce("score", estimates.prepared(prepare / "train", prepare / "labels", prepare / "test"))
     settings = {name: v for name, v in asdict(p).items() if name in ("shortlist", "ef", "neighbours", "tau")}
     inverse = inverse_propensities(prepare / "train", prepare / "labels")
     held_out = np.flatnonzero(artifacts.load_array(prepare / "train", "is_validation"))[: p.fusion_docs]
