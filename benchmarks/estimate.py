@@ -86,8 +86,8 @@ def write_params(folder: Path, changes: dict) -> None:
         YAML().dump(tree, file)
 
 
-def run(stage: str, command: str, folder: Path) -> tuple[float, float]:
-    """(peak resident bytes, seconds) of a stage in a process of its own."""
+def run(stage: str, command: str, folder: Path) -> tuple[float, float, float]:
+    """(peak resident bytes, seconds, CPU seconds) of a stage in a process of its own."""
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     words = [sys.executable, *shlex.split(command)[1:]]
     begin = time.perf_counter()
@@ -96,7 +96,7 @@ def run(stage: str, command: str, folder: Path) -> tuple[float, float]:
         _, status, usage = os.wait4(process.pid, 0)
     if status:
         raise click.ClickException(f"{stage} failed:\n{(folder / f'{stage}.log').read_text(encoding='utf-8')}")
-    return usage.ru_maxrss * 1024.0, time.perf_counter() - begin
+    return usage.ru_maxrss * 1024.0, time.perf_counter() - begin, usage.ru_utime + usage.ru_stime
 
 
 def compare(folder: Path, dataset: str) -> list[dict]:
@@ -107,19 +107,19 @@ def compare(folder: Path, dataset: str) -> list[dict]:
     for stage, facts in pipeline.items():
         guess = estimates.STAGES[stage](sizes, params, estimates.host())
         command = facts["cmd"].replace("${dataset}", str((ROOT / dataset).resolve()))
-        peak, seconds = run(stage, command, folder)
+        peak, seconds, cpu = run(stage, command, folder)
         if stage == "prepare":
             sizes = estimates.prepared(*(folder / "data" / "prepare" / part for part in ("train", "labels", "test")))
-        rows.append({"stage": stage, "guess": guess, "peak": peak, "seconds": seconds})
+        rows.append({"stage": stage, "guess": guess, "peak": peak, "seconds": seconds, "cpu": cpu})
         print_row(rows[-1])
     return rows
 
 
 def print_row(row: dict) -> None:
-    guess, peak, seconds = row["guess"], row["peak"], row["seconds"]
+    guess, peak = row["guess"], row["peak"]
     click.echo(
         f"{row['stage']:<12}{guess.peak / 1e9:10.2f}{peak / 1e9:10.2f}{guess.peak / peak:8.2f}"
-        f"{guess.seconds:12.0f}{seconds:10.0f}{guess.seconds / seconds:8.2f}   {guess.largest()}"
+        f"{guess.seconds:12.0f}{row['seconds']:10.0f}{row['cpu']:8.0f}   {guess.largest()}"
     )
 
 
@@ -127,7 +127,7 @@ def bench(name: str, folder: Path, dataset: str, changes: dict) -> list[dict]:
     """One table."""
     write_params(folder, {**changes, "dataset": dataset})
     click.echo(f"\n{name}")
-    columns = ("estimate GB", "measured", "ratio", "estimate s", "measured", "ratio")
+    columns = ("estimate GB", "measured", "ratio", "estimate s", "measured", "CPU s")
     click.echo(f"{'stage':<11}" + "".join(f"{c:>{w}}" for c, w in zip(columns, (11, 10, 8, 12, 10, 8))))
     return compare(folder, dataset)
 

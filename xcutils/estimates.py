@@ -22,7 +22,7 @@ from xcutils.params import load_all
 
 FLOAT, LONG, INT = 4, 8, 4  # bytes
 BASE = 0.28e9  # interpreter, numpy, torch and its threads
-TRANSFORMERS = 0.11e9  # what importing the library and its tokenizers adds
+TRANSFORMERS = 0.17e9  # what importing the library and a tokenizer's vocabulary adds
 MINUTES, HOURS = 120, 7200  # from so many seconds on a time is said in minutes, in hours
 
 # What the code that is estimated holds at once, as it is written there.
@@ -30,6 +30,7 @@ SCORES = 1 << 26  # neighbours.exact
 SUBTREE = 8192  # clustering
 PADDED = 4096  # encoders: padded tokens in one pass
 TEXTS = 4096  # encoders: texts in one pass
+COUNTED = 1 << 16  # encoders: texts whose n-grams are counted at once
 CHUNK = 1 << 14  # score, neighbours: documents, vectors
 DEPTH, ROWS = 100, 6  # score: labels ranked, rankings kept
 
@@ -161,17 +162,18 @@ class Network:
             return out + 6 * picked + FLOAT * tokens * (2 * self.width + 8 * self.dim) + FLOAT * self.dense
         return out + FLOAT * self.layers * (tokens + 2 * texts) * (10 * self.dim + 2 * self.inner) + self.weights
 
-    def forward(self, texts: float, tokens: float, threads: int) -> float:
+    def forward(self, texts: float, tokens: float, threads: int, chunk: int = TEXTS) -> float:
         """Bytes of embedding that many texts without gradients, by chunks, one per thread."""
-        share = min(1.0, TEXTS / max(texts, 1))
-        chunks = min(threads, ceil(texts / TEXTS))
+        share = min(1.0, chunk / max(texts, 1))
+        chunks = min(threads, ceil(texts / chunk))
         texts, tokens = share * texts, share * tokens
         picked = self.used(texts, tokens) * self.width * FLOAT
         if self.kind == "bag-of-embeddings":
             return chunks * (2 * picked + 7 * LONG * self.features(texts, tokens) + 2 * FLOAT * texts * self.dim)
         if self.kind == "bi-gru":
             return chunks * (2 * picked + FLOAT * PADDED * (2 * self.width + 8 * self.dim))
-        return chunks * FLOAT * PADDED * (6 * self.dim + 2 * self.inner)
+        # Chunks differ in width and each thread's freed blocks are kept: about four times what is alive at once.
+        return 4 * chunks * FLOAT * PADDED * (6 * self.dim + 2 * self.inner)
 
     def work(self, texts: float, tokens: float, *, train: bool) -> tuple[float, float]:
         """(floating-point operations, bytes moved) of embedding that many texts, with gradients or without."""
@@ -182,7 +184,7 @@ class Network:
             return 0.0, passes * (6 * picked + features * (20 * LONG + 2 * FLOAT * self.width))
         if self.kind == "bi-gru":
             return 4 * passes * self.dense * tokens, passes * 10 * picked
-        return 4 * passes * self.dense * (tokens + 2 * texts), 0.0  # half of a plain matrix product's speed
+        return 2.6 * passes * self.dense * (tokens + 2 * texts), 0.0  # not quite a large matrix product's speed
 
 
 def embedder(params: dict) -> Network:
@@ -251,8 +253,8 @@ def embed(s: Sizes, params: dict, host: Host) -> Estimate:
     parts = [
         Part("interpreter", BASE + TRANSFORMERS),
         Part("tokens", INT * tokens + LONG * texts, mapped=True),
-        Part("encoder", 2 * net.weights, smaller),
-        Part("activations", net.forward(texts, tokens, host.threads), "lower XC_THREADS"),
+        Part("encoder", net.weights, mapped=True),
+        Part("activations", net.forward(texts, tokens, host.threads, 1024), "lower XC_THREADS"),
         Part("vectors", vectors, smaller),
     ]
     flops, _ = net.work(texts, tokens, train=False)
@@ -334,9 +336,10 @@ def encoder(s: Sizes, params: dict, host: Host) -> Estimate:
         ],
     ]
     if net.kind == "bag-of-embeddings":
-        features = net.features(s.docs + s.labels, s.doc_tokens + s.label_tokens)
-        counts = Part("n-grams of all texts", 7 * LONG * features, f"lower encoder.ngrams ({p['ngrams']})")
-        moments.append([Part("encoder", 3 * net.weights), counts])
+        sets = ((s.docs, s.doc_tokens), (s.labels, s.label_tokens))
+        features = max(min(1, COUNTED / max(1, texts)) * net.features(texts, tokens) for texts, tokens in sets)
+        counts = Part("n-grams of some texts", 10 * LONG * features, f"lower encoder.ngrams ({p['ngrams']})")
+        moments.append([Part("encoder", 3 * net.weights, _smaller(net, p)), counts])
     if p["cluster_from"] < p["epochs"]:
         copy = Part("copy of the bank", FLOAT * s.docs * net.dim, fewer)
         moments.append([*learnt, copy, *_clustering(s.docs, s.docs, net.dim, host)])
@@ -469,11 +472,12 @@ def score(s: Sizes, params: dict, host: Host) -> Estimate:
     final = [
         Part("graphs", graphs, f"lower index.m ({params['index']['m']})"),
         Part("vectors", 4 * labels + all_docs, mapped=True),
-        Part("encoders", 2 * zero_shot.weights + 3 * net.weights),
+        Part("pretrained encoder", zero_shot.weights, mapped=True),
+        Part("encoders", 3 * net.weights),
         Part("rankings", LONG * ROWS * DEPTH * s.test, "take fewer test documents"),
     ]
     chunk = min(CHUNK, s.test)
-    passes = zero_shot.forward(min(s.test, 1024 * host.threads), PADDED * host.threads, host.threads)
+    passes = zero_shot.forward(s.test, s.test_tokens, host.threads, 1024)
     queries = Part("queries", FLOAT * s.test * net.dim + 12 * DEPTH * s.test, fewer)
     moments = [
         [

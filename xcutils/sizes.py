@@ -4,13 +4,13 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
 from xcutils.datasets import FILES, describe, load_dataset
 from xcutils.errors import UserError
-from xcutils.estimates import Sizes
+from xcutils.estimates import Sizes, prepared
 from xcutils.tokens import load_tokenizer, tokenize
 
 SAMPLE = 20_000  # lines of each file that are read; the others are only counted
@@ -101,3 +101,54 @@ def like(name: str, published: dict[str, tuple], params: dict) -> Sizes:
     longest = p["max_tokens"] - 2
     tokens = min(longest, TITLE if "Titles" in name or name == BIG else QUERY if name.startswith("ORCAS") else longest)
     return _sizes(_File(docs, tokens, per_doc), _File(labels, tokens, 0), _File(test, tokens, per_doc), p)
+
+
+def find(path: Path | None, name: str | None, params: dict, data: Path = Path("data")) -> tuple[str, Sizes]:
+    """(name, sizes) of a dataset folder, a prepared one, a published one; else of what is there."""
+    if name is not None:
+        from stages.prepare import PUBLISHED
+
+        if path is not None:
+            raise UserError("give either a dataset folder or --like, not both.")
+        if name not in (*PUBLISHED, BIG):
+            raise UserError(f"--like {name} is not known; known: {', '.join((*PUBLISHED, BIG))}.")
+        return name, like(name, PUBLISHED, params)
+    if path is None:
+        path = data / "prepare" if (data / "prepare" / "stats.json").is_file() else Path(params["dataset"])
+    if (path / "train").is_dir():
+        return str(path), prepared(path / "train", path / "labels", path / "test")
+    if not path.is_dir():
+        raise UserError(f"There is no dataset folder {path}: correct the path, or name a published one by --like.")
+    return str(path), raw(path, params)
+
+
+def scaled(s: Sizes, params: dict, *, docs=None, labels=None, positives=None, test=None, tokens=None) -> Sizes:
+    """The sizes with these numbers in place of their own; what a document or label has of something, it keeps.
+
+    tokens  of a text, on average
+    """
+    docs, labels, test = docs or s.docs, labels or s.labels, test or s.test
+
+    def of(total: int, was: int, now: int) -> int:
+        return round(now * tokens) if tokens else round(total * now / max(1, was))
+
+    return replace(
+        s,
+        docs=docs,
+        labels=labels,
+        test=test,
+        positives=positives or round(s.positives * docs / s.docs),
+        filtered=round(s.filtered * docs / s.docs),
+        validation=round(docs * params["prepare"]["validation"]),
+        refit=params["prepare"]["refit"],
+        doc_tokens=of(s.doc_tokens, s.docs, docs),
+        label_tokens=of(s.label_tokens, s.labels, labels),
+        test_tokens=of(s.test_tokens, s.test, test),
+    )
+
+
+def describe_sizes(name: str, s: Sizes, dim: int) -> str:
+    """The sizes in a line."""
+    counts = f"N = {s.docs:,} documents, L = {s.labels:,} labels, {s.positives:,} positives, {s.test:,} test documents"
+    means = f"{s.doc_tokens / s.docs:.1f} tokens of a document, {s.label_tokens / s.labels:.1f} of a label"
+    return f"{name}: {counts}; {means}; D = {dim}"

@@ -115,6 +115,7 @@ def train(
         score = next(iter(figures.values()))
         if score > best:
             best, since, kept = score, 0, epoch + 1
+            saved = {}  # the last best goes before the new one is copied
             saved = {name: tensor.detach().clone() for name, tensor in weights().items()}
         else:
             since += 1
