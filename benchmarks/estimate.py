@@ -1,6 +1,7 @@
 """The stages' estimates against what they really take: the default dataset, and a generated one of many labels (Linux).
 
-python -m benchmarks.estimate [--labels 200000] [--docs 100000] [--only default|generated] [--folder DIR]
+python -m benchmarks.estimate [--labels 200000] [--docs 100000] [--only default|generated]
+                             [--folder DIR] [--first STAGE]
 
 Each stage runs as dvc.yaml would run it, in a scratch folder and a process of its own, whose peak resident memory and
 time are measured. The generated set has short texts of words from a power law; labels are drawn from a power law too.
@@ -99,15 +100,18 @@ def run(stage: str, command: str, folder: Path) -> tuple[float, float, float]:
     return usage.ru_maxrss * 1024.0, time.perf_counter() - begin, usage.ru_utime + usage.ru_stime
 
 
-def compare(folder: Path, dataset: str) -> list[dict]:
-    """Run every stage in the folder; one row each."""
+def compare(folder: Path, dataset: str, first: str) -> list[dict]:
+    """Run every stage from `first` on in the folder; one row each, earlier ones as they were measured there before."""
     pipeline = YAML(typ="safe").load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
     params, rows = load_all(file=folder / "params.yaml"), []
     sizes = raw(ROOT / dataset if (ROOT / dataset).is_dir() else Path(dataset), params)
     for stage, facts in pipeline.items():
         guess = estimates.STAGES[stage](sizes, params, estimates.host())
         command = facts["cmd"].replace("${dataset}", str((ROOT / dataset).resolve()))
-        peak, seconds, cpu = run(stage, command, folder)
+        record = folder / f"{stage}.json"
+        if list(pipeline).index(stage) >= list(pipeline).index(first):
+            record.write_text(json.dumps(run(stage, command, folder)), encoding="utf-8")
+        peak, seconds, cpu = json.loads(record.read_text(encoding="utf-8"))
         if stage == "prepare":
             sizes = estimates.prepared(*(folder / "data" / "prepare" / part for part in ("train", "labels", "test")))
         rows.append({"stage": stage, "guess": guess, "peak": peak, "seconds": seconds, "cpu": cpu})
@@ -123,13 +127,13 @@ def print_row(row: dict) -> None:
     )
 
 
-def bench(name: str, folder: Path, dataset: str, changes: dict) -> list[dict]:
+def bench(name: str, folder: Path, dataset: str, changes: dict, first: str) -> list[dict]:
     """One table."""
     write_params(folder, {**changes, "dataset": dataset})
     click.echo(f"\n{name}")
     columns = ("estimate GB", "measured", "ratio", "estimate s", "measured", "CPU s")
     click.echo(f"{'stage':<11}" + "".join(f"{c:>{w}}" for c, w in zip(columns, (11, 10, 8, 12, 10, 8))))
-    return compare(folder, dataset)
+    return compare(folder, dataset, first)
 
 
 @click.command()
@@ -139,20 +143,30 @@ def bench(name: str, folder: Path, dataset: str, changes: dict) -> list[dict]:
 @click.option(
     "--folder", type=click.Path(path_type=Path), help="Where to work, and leave the results; scratch without."
 )
-def main(labels: int, docs: int, only: str | None, folder: Path | None) -> None:
+@click.option(
+    "--first",
+    type=click.Choice(list(estimates.STAGES)),
+    default="prepare",
+    show_default=True,
+    help="Run from this stage on, upon what an earlier run left in --folder.",
+)
+def main(labels: int, docs: int, only: str | None, folder: Path | None, first: str) -> None:
     """Run the stages on both sets and print each estimate beside what was measured."""
     scratch = Path(folder or tempfile.mkdtemp(prefix="estimate-")).resolve()
     rows = []
     try:
         if only != "generated":
-            (scratch / "default").mkdir(parents=True)
+            (scratch / "default").mkdir(parents=True, exist_ok=True)
             dataset = load_all(file=ROOT / "params.yaml")["dataset"]
-            rows += bench("default dataset", scratch / "default", dataset, {})
+            rows += bench("default dataset", scratch / "default", dataset, {}, first)
         if only != "default":
             raw_folder = scratch / "generated" / "titles"
-            generate(raw_folder, labels, docs)
+            if first == "prepare":
+                generate(raw_folder, labels, docs)
             changes = {name: YAML(typ="safe").load(v) for name, v in (change.split("=") for change in GENERATED)}
-            rows += bench(f"{labels:,} labels, {docs:,} documents", scratch / "generated", str(raw_folder), changes)
+            rows += bench(
+                f"{labels:,} labels, {docs:,} documents", scratch / "generated", str(raw_folder), changes, first
+            )
     finally:
         if folder is None:
             shutil.rmtree(scratch, ignore_errors=True)

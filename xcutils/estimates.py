@@ -23,6 +23,7 @@ from xcutils.params import load_all
 FLOAT, LONG, INT = 4, 8, 4  # bytes
 BASE = 0.28e9  # interpreter, numpy, torch and its threads
 TRANSFORMERS = 0.17e9  # what importing the library and a tokenizer's vocabulary adds
+HOLES = 2  # what every step makes anew takes twice its size: see runtime on freed blocks
 MINUTES, HOURS = 120, 7200  # from so many seconds on a time is said in minutes, in hours
 
 # What the code that is estimated holds at once, as it is written there.
@@ -157,10 +158,11 @@ class Network:
         out = 6 * FLOAT * texts * self.dim
         picked = self.used(texts, tokens) * self.width * FLOAT
         if self.kind == "bag-of-embeddings":  # rows, product, gradients of both, the update and its two moments
-            return out + 8 * picked + 7 * LONG * self.features(texts, tokens)
+            return HOLES * (out + 7 * picked) + 7 * LONG * self.features(texts, tokens)
         if self.kind == "bi-gru":
-            return out + 6 * picked + FLOAT * tokens * (2 * self.width + 8 * self.dim) + FLOAT * self.dense
-        return out + FLOAT * self.layers * (tokens + 2 * texts) * (10 * self.dim + 2 * self.inner) + self.weights
+            return HOLES * (out + 6 * picked + FLOAT * tokens * (2 * self.width + 8 * self.dim)) + FLOAT * self.dense
+        activations = FLOAT * self.layers * (tokens + 2 * texts) * (10 * self.dim + 2 * self.inner)
+        return HOLES * (out + activations) + self.weights
 
     def forward(self, texts: float, tokens: float, threads: int, chunk: int = TEXTS) -> float:
         """Bytes of embedding that many texts without gradients, by chunks, one per thread."""
@@ -172,8 +174,8 @@ class Network:
             return chunks * (2 * picked + 7 * LONG * self.features(texts, tokens) + 2 * FLOAT * texts * self.dim)
         if self.kind == "bi-gru":
             return chunks * (2 * picked + FLOAT * PADDED * (2 * self.width + 8 * self.dim))
-        # Chunks differ in width and each thread's freed blocks are kept: about four times what is alive at once.
-        return 4 * chunks * FLOAT * PADDED * (6 * self.dim + 2 * self.inner)
+        # Chunks differ in width and each thread keeps the blocks it has freed: about twice as much again.
+        return 2 * HOLES * chunks * FLOAT * PADDED * (6 * self.dim + 2 * self.inner)
 
     def work(self, texts: float, tokens: float, *, train: bool) -> tuple[float, float]:
         """(floating-point operations, bytes moved) of embedding that many texts, with gradients or without."""
@@ -326,7 +328,7 @@ def encoder(s: Sizes, params: dict, host: Host) -> Estimate:
         [
             *learnt,
             Part("batch", net.step(docs + pool, tokens), f"lower encoder.batch_size ({p['batch_size']})"),
-            Part("scores", matrices * FLOAT * docs * pool, f"lower encoder.batch_size ({p['batch_size']})"),
+            Part("scores", HOLES * matrices * FLOAT * docs * pool, f"lower encoder.batch_size ({p['batch_size']})"),
         ],
         [
             *learnt,
@@ -395,9 +397,13 @@ def classifier(s: Sizes, params: dict, host: Host) -> Estimate:
     matrices = 1 if p["loss"] == "decoupled-softmax" else 5
     moments = [
         [
-            Part("step's labels", 6 * FLOAT * pool * net.dim, "set classifier.labels to batch" if every else batch),
-            Part("scores", matrices * FLOAT * docs * pool, batch),
-            Part("batch", net.step(docs, tokens) if moving else 6 * FLOAT * docs * net.dim, batch),
+            Part(
+                "step's labels",
+                6 * HOLES * FLOAT * pool * net.dim,
+                "set classifier.labels to batch" if every else batch,
+            ),
+            Part("scores", HOLES * matrices * FLOAT * docs * pool, batch),
+            Part("batch", net.step(docs, tokens) if moving else 6 * HOLES * FLOAT * docs * net.dim, batch),
         ],
         [
             Part("unit classifiers", table, fewer),

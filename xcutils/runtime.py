@@ -39,7 +39,11 @@ def start(seed: int = 0) -> torch.device:
 
 
 def _keep_freed_memory() -> None:
-    """Let glibc reuse large freed blocks: otherwise every step maps and clears its arrays anew."""
+    """Let glibc reuse large freed blocks: otherwise every step maps and clears its arrays anew.
+
+    The price is memory: torch asks for aligned blocks, which need a little more room than the hole that a block of the
+    same size left, so that what is made anew in every step takes up to twice its size. Large blocks are best made once.
+    """
     try:
         libc = ctypes.CDLL("libc.so.6")
         libc.mallopt(-4, 0)  # M_MMAP_MAX: no block gets a mapping of its own
