@@ -73,7 +73,7 @@ def test_a_refusal_is_one_sentence_that_names_the_largest_parameter_and_the_size
     said = made.refusal(8e9)
     assert said.startswith("encoder needs about 9.00 GB of memory and 8.00 GB can be had here: lower A (4), ")
     assert "4.00 GB" in said and "even without" not in said and said.endswith(".") and "\n" not in said
-    assert "even without it 5.00 GB are needed" in made.refusal(4e9)
+    assert "even without them 5.00 GB are needed" in made.refusal(4e9)
     assert "fewer documents or labels" in replace(made, parts=parts[:1]).refusal(1e9)
 
 
@@ -83,7 +83,7 @@ def test_an_encoder_by_hand():
     assert bag.features(texts=10, tokens=50) == 50 + 40
     assert bag.used(10, 50) == pytest.approx(90**0.86) and bag.used(1000, 5000) == 80
     rows = 90**0.86 * 16 * 4
-    assert bag.step(10, 50) == pytest.approx(6 * 4 * 10 * 16 + 8 * rows + 7 * 8 * 90)
+    assert bag.step(10, 50) == pytest.approx(2 * (6 * 4 * 10 * 16 + 7 * rows) + 7 * 8 * 90)
     assert bag.forward(10, 50, threads=2) == pytest.approx(2 * rows + 7 * 8 * 90 + 2 * 4 * 10 * 16)  # one chunk
     assert bag.forward(40_960, 50 * 4096, threads=2) > 2 * bag.forward(2048, 25 * 409, threads=2)
 
@@ -119,7 +119,8 @@ def test_classifiers_by_hand(project):
     assert part(made, "documents and labels to start from") == Part(
         "documents and labels to start from", 4 * 6000 * 16, mapped=True
     )
-    assert part(made, "scores").bytes == 4 * 10 * 5000
+    assert part(made, "scores").bytes == 2 * 4 * 10 * 5000
+    assert part(made, "step's labels").bytes == 2 * 6 * table
     assert "classifier.labels" in part(made, "step's labels").remedy
     assert made.disk == 2 * (table + 4 * 1000 * 16 + 4 * 80 * 17)
     assert estimates.classifier(replace(SIZES, refit=False), params, HOST).disk == made.disk / 2
@@ -166,7 +167,7 @@ def test_more_data_takes_more(project, stage):
         ("classifier", ["classifier.labels=batch"], "encoder.model"),
         ("encoder", ["encoder.kind=bi-gru", "encoder.hidden=4000"], "encoder.hidden (4000)"),
         ("encoder", ["encoder.buckets=500000000"], "encoder.buckets (500000000)"),
-        ("encoder", ["K=1000000000"], "lower K"),
+        ("encoder", ["K=1000000000", "encoder.ngrams=1"], "lower K"),
         ("index", ["index.m=2000"], "index.m (2000)"),
         ("score", ["score.shortlist=100000", "index.search=exact"], "score.shortlist (100000)"),
     ],
@@ -174,7 +175,7 @@ def test_more_data_takes_more(project, stage):
 def test_a_stage_that_cannot_fit_names_what_scales_it(project, stage, changes, named):
     params = load_all(changes)
     big = sizes.like("LF-AmazonTitles-1.3M", PUBLISHED, params)
-    big = replace(big, docs=200_000) if stage == "encoder" else big
+    big = sizes.scaled(big, params, docs=200_000) if stage == "encoder" else big
     made = STAGES[stage](big, params, HOST)
     assert named in made.refusal(made.needed / 2)
 

@@ -30,7 +30,6 @@ NEXT = """What to try next (first: source .venv/bin/activate)
   dvc metrics diff                       what that changed
   dvc plots show                         curves, and results by label frequency
   dvc exp run -S dataset=path/to/folder  your own trn.json.gz, tst.json.gz and lbl.json.gz
-  xc estimate --like LF-AmazonTitles-131K  memory, time and disk of a larger dataset
   make peers                             PECOS, omikuji, napkinXC and BM25 on the same split"""
 
 

@@ -105,11 +105,11 @@ class Estimate:
         held = [part for part in self.parts if not part.mapped]
         part = max((p for p in held if p.remedy), key=lambda p: p.bytes, default=max(held, key=lambda p: p.bytes))
         still = self.needed - part.bytes
-        more = f"; even without it {gigabytes(still)} are needed" if still > room else ""
+        more = f" (even without them {gigabytes(still)} are needed)" if still > room else ""
         return (
             f"{self.stage} needs about {gigabytes(self.needed)} of memory and {gigabytes(room)} can be had here: "
-            f"{part.remedy or 'take fewer documents or labels'}, which takes off most of what the {part.name} need, "
-            f"{gigabytes(part.bytes)}{more} (`xc estimate` shows every stage; XC_MEMORY=<GB> overrules this)."
+            f"{part.remedy or 'take fewer documents or labels'}, since {gigabytes(part.bytes)} of it are for the "
+            f"{part.name}{more}; `xc estimate` shows every stage, XC_MEMORY=<GB> overrules this."
         )
 
 
@@ -340,7 +340,8 @@ def encoder(s: Sizes, params: dict, host: Host) -> Estimate:
     if net.kind == "bag-of-embeddings":
         sets = ((s.docs, s.doc_tokens), (s.labels, s.label_tokens))
         features = max(min(1, COUNTED / max(1, texts)) * net.features(texts, tokens) for texts, tokens in sets)
-        counts = Part("n-grams of some texts", 10 * LONG * features, f"lower encoder.ngrams ({p['ngrams']})")
+        lower = f"lower encoder.ngrams ({p['ngrams']})" if p["ngrams"] > 1 else ""
+        counts = Part("n-grams of some texts", 10 * LONG * features, lower)
         moments.append([Part("encoder", 3 * net.weights, _smaller(net, p)), counts])
     if p["cluster_from"] < p["epochs"]:
         copy = Part("copy of the bank", FLOAT * s.docs * net.dim, fewer)
