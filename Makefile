@@ -5,7 +5,7 @@ PEERS := .venv-peers/bin/python
 export PATH := $(BIN):$(PATH)
 EXAMPLES := "Marfan syndrome" "Early infantile epileptic encephalopathy 15" "Congenital deafness with retinitis pigmentosa"
 
-.PHONY: run test lint env peers peers-env bench interruptions damage sweep clean
+.PHONY: run test lint env peers peers-env bench estimate interruptions damage sweep clean
 
 run: env  ## the whole pipeline on the default dataset, its metrics and three predictions
 	dvc repro
@@ -45,6 +45,9 @@ peers: env peers-env  ## PECOS, omikuji, napkinXC and BM25 on exactly our split
 bench: env peers-env  ## clustering a million vectors; a classifier step at 10,000 and 1,300,000 labels
 	python -m benchmarks.clustering --pecos $(PEERS)
 	python -m benchmarks.classifier_step
+
+estimate: env  ## the stages' estimates of memory and time against what they take, on two datasets
+	python -m benchmarks.estimate
 
 interruptions: env  ## kill each long stage at random moments, go on, compare bytes; fill the disk in mid-write
 	python -m benchmarks.interruptions

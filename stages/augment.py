@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from xcutils import artifacts, runtime
+from xcutils import artifacts, estimates, runtime
 from xcutils.encoders import encode_sets, move
 from xcutils.models import load_encoder
 from xcutils.neighbours import unit
@@ -61,6 +61,7 @@ def main(train: Path, labels: Path, encoder: Path, out: Path) -> None:
     runtime.start()
     inputs = [train, labels, encoder]
     artifacts.check_together(*inputs)
+    estimates.announce("augment", estimates.prepared(train, labels))
     tokens = {"docs": artifacts.load_ragged(train, "tokens"), "labels": artifacts.load_ragged(labels, "tokens")}
     with (
         runtime.resumable("augment", p, inputs) as scratch,

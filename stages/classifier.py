@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from xcutils import artifacts, runtime
+from xcutils import artifacts, estimates, runtime
 from xcutils.encoders import encode, move
 from xcutils.fitting import fit_folds, save_outcome
 from xcutils.folds import Fold, folds
@@ -153,6 +153,7 @@ def main(train_dir: Path, encoder_dir: Path, augment: Path, out: Path) -> None:
     device = runtime.start(seed)
     inputs = [train_dir, encoder_dir, augment]
     artifacts.check_together(*inputs)
+    estimates.announce("classifier", estimates.prepared(train_dir, estimates.rows(augment, "labels")))
     tokens, positives = (artifacts.load_ragged(train_dir, name) for name in ("tokens", "positives"))
     is_validation = artifacts.load_array(train_dir, "is_validation")
 

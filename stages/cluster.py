@@ -11,7 +11,7 @@ from typing import Literal
 import click
 import numpy as np
 
-from xcutils import artifacts, runtime
+from xcutils import artifacts, estimates, runtime
 from xcutils.clustering import balanced_clusters, kmeans_clusters, mean_cosine
 from xcutils.neighbours import unit
 from xcutils.params import load_params, load_top, value
@@ -72,6 +72,7 @@ def main(train: Path, labels: Path, embed: Path, out: Path) -> None:
     runtime.start(top.seed)
     inputs = [train, labels, embed]
     artifacts.check_together(*inputs)
+    estimates.announce("cluster", estimates.prepared(train, labels))
     vectors = artifacts.load_array(embed, "labels")
     if p.space == "centroids":
         positives = artifacts.load_ragged(train, "positives")

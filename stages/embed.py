@@ -11,7 +11,7 @@ from typing import Literal
 
 import click
 
-from xcutils import artifacts, runtime
+from xcutils import artifacts, estimates, runtime
 from xcutils.encoders import build_transformer, encode_sets, move
 from xcutils.params import load_params, value
 from xcutils.tokens import check_vocabulary
@@ -35,6 +35,7 @@ def main(train: Path, labels: Path, tokenizer: Path, out: Path) -> None:
     device = runtime.start()
     inputs = [train, labels, tokenizer]
     artifacts.check_together(*inputs)
+    estimates.announce("embed", estimates.prepared(train, labels))
     special = artifacts.load_json(tokenizer, "special.json")
     check_vocabulary(tokenizer, p.model, "embed.model")
     encoder = build_transformer(p.model, special, pooling=p.pooling, layers=p.layers, dropout=0.0)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from xcutils import artifacts, runtime
+from xcutils import artifacts, estimates, runtime
 from xcutils.auxiliary import Auxiliary
 from xcutils.encoders import BiGRU, build_bag, build_transformer, encode, move, token_table
 from xcutils.errors import UserError
@@ -200,6 +200,7 @@ def main(train_dir: Path, labels_dir: Path, tokenizer: Path, cluster: Path, out:
     device = runtime.start(seed)
     inputs = [train_dir, labels_dir, tokenizer, cluster]
     artifacts.check_together(*inputs)
+    estimates.announce("encoder", estimates.prepared(train_dir, labels_dir))
     docs, labels = (artifacts.load_ragged(folder, "tokens") for folder in (train_dir, labels_dir))
     positives = artifacts.load_ragged(train_dir, "positives")
     is_validation = artifacts.load_array(train_dir, "is_validation")

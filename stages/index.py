@@ -11,7 +11,7 @@ from typing import Literal
 
 import click
 
-from xcutils import artifacts, runtime
+from xcutils import artifacts, estimates, runtime
 from xcutils.folds import last_fold
 from xcutils.neighbours import GraphDrafts, build_graph, save_graph
 from xcutils.params import load_params, load_top, value
@@ -38,6 +38,7 @@ def main(train: Path, augment: Path, classifier: Path, out: Path) -> None:
     runtime.start(seed)
     inputs = [train, augment, classifier]
     artifacts.check_together(*inputs)
+    estimates.announce("index", estimates.prepared(train, estimates.rows(augment, "labels")))
     fit = last_fold(artifacts.load_json(train, "meta.json")["refit"])
     sources = {
         "labels": artifacts.load_array(augment / fit, "labels"),

@@ -11,7 +11,7 @@ import click
 import numpy as np
 from scipy import sparse
 
-from xcutils import artifacts, runtime
+from xcutils import artifacts, estimates, runtime
 from xcutils.encoders import build_transformer, encode, move
 from xcutils.folds import last_fold
 from xcutils.fusion import Fusion, Shortlist, calibrate, entries, fit_weights, rank
@@ -24,6 +24,7 @@ from xcutils.ragged import Ragged, to_strings
 from xcutils.system import choosing_predictor, final_predictor, inverse_propensities
 
 DEPTH = 100  # labels ranked per document: R@100 needs them
+CHUNK = 1 << 14  # documents whose shortlists are held at once
 BINS = ("head", "torso", "tail")
 
 
@@ -48,6 +49,11 @@ class Split:
     tokens: Ragged
     truth: sparse.csr_matrix
     excluded: sparse.csr_matrix
+
+    def part(self, start: int) -> "Split":
+        """CHUNK of the documents."""
+        rows = np.arange(start, min(start + CHUNK, len(self.tokens)))
+        return Split(self.tokens.take(rows), self.truth[rows], self.excluded[rows])
 
 
 def load_split(folder: Path, n_labels: int, rows: np.ndarray | None = None) -> Split:
@@ -94,6 +100,12 @@ def single_rankings(split: Split, encoders: dict, width: int) -> dict[str, np.nd
 
 def final_rankings(predictor: Predictor, fusion: Fusion, split: Split) -> dict[str, np.ndarray]:
     """The rankings of classifier, memory and fusion on the split: row name -> (Q, DEPTH)."""
+    parts = [chunk_rankings(predictor, fusion, split.part(i)) for i in range(0, len(split.tokens), CHUNK)]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def chunk_rankings(predictor: Predictor, fusion: Fusion, split: Split) -> dict[str, np.ndarray]:
+    """`final_rankings` of so few documents that their shortlists fit into memory, whatever the number of all."""
     shortlist, found = predictor.pairs(split.tokens)
     shortlist = drop_excluded(shortlist, split.excluded)
     fused, _ = rank(shortlist.rows, shortlist.labels, fusion.scores(shortlist), shortlist.count, DEPTH)
@@ -182,6 +194,7 @@ def main(prepare, embed, encoder, augment, classifier, index, metrics, out) -> N
     ]
     parts.append(index)
     artifacts.check_together(*parts)
+    estimates.announce("score", estimates.prepared(prepare / "train", prepare / "labels", prepare / "test"))
     settings = {name: v for name, v in asdict(p).items() if name in ("shortlist", "ef", "neighbours", "tau")}
     inverse = inverse_propensities(prepare / "train", prepare / "labels")
     held_out = np.flatnonzero(artifacts.load_array(prepare / "train", "is_validation"))[: p.fusion_docs]

@@ -8,6 +8,7 @@ import pytest
 from tiny import DATASET, LABELS, dataset_rows, invoke, label_id, make_project, run_stages, small_checkpoint
 
 from stages.score import load_split
+from xcutils import artifacts
 from xcutils.cli import COLUMNS, ROWS, main
 from xcutils.datasets import load_dataset
 from xcutils.errors import UserError
@@ -197,8 +198,9 @@ def test_what_to_try_next_names_commands_that_exist(xc):
 def test_artifacts_of_different_runs_are_not_mixed(tiny_run, tmp_path):
     copy = tmp_path / "data"
     shutil.copytree(tiny_run / "data", copy)
-    manifest = copy / "classifier" / "manifest.json"
-    manifest.write_text(manifest.read_text() + "\n")
+    facts = artifacts.load_manifest(copy / "classifier") | {"parameters": {"lr": 7}}
+    facts["seal"] = artifacts.seal({name: value for name, value in facts.items() if name != "seal"})
+    artifacts.save_json(copy / "classifier", "manifest.json", facts)
     with pytest.raises(UserError, match=r"(index|score) was made from another .*classifier than .*dvc repro"):
         load_system(copy)
 

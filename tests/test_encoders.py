@@ -229,9 +229,10 @@ def test_idf_weights_by_hand():
     features = from_rows([[0, 1, 1], [1, 2], [1], [5, 5, 5]], np.int64)
     frequency = [1, 3, 1, 0, 0, 1]  # texts, not occurrences
     plain = np.log(5 / (np.array(frequency) + 1))
-    found = idf_weights(features, 6)
+    found = idf_weights([features], 6)
     assert found.shape == (6, 1) and found.dtype == torch.float32
     np.testing.assert_allclose(found[:, 0], plain / plain[[0, 1, 2, 5]].mean(), rtol=1e-6)
+    assert torch.equal(found, idf_weights((features.take(rows) for rows in ([0], [1, 2], [3])), 6))
 
 
 def test_a_bag_starts_from_the_checkpoints_tokens(tiny_model, texts):
@@ -241,7 +242,7 @@ def test_a_bag_starts_from_the_checkpoints_tokens(tiny_model, texts):
     torch.testing.assert_close(bag.vectors.values[:VOCABULARY], token_table(str(tiny_model)))
     assert (bag.vectors.values[VOCABULARY:] == 0).all()
     rows = features_by_hand(lists(texts) + lists(labels), VOCABULARY, 2, VOCABULARY + 50)
-    torch.testing.assert_close(bag.weights.values, idf_weights(from_rows(rows, np.int64), VOCABULARY + 50))
+    torch.testing.assert_close(bag.weights.values, idf_weights([from_rows(rows, np.int64)], VOCABULARY + 50))
     assert len(build_bag([texts], str(tiny_model), ngrams=1, buckets=50).vectors.values) == VOCABULARY
 
 

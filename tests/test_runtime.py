@@ -1,4 +1,6 @@
 import io
+import os
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +16,7 @@ def own_settings(monkeypatch):
     """No XC_* variable from outside, and the thread count given back."""
     monkeypatch.delenv("XC_THREADS", raising=False)
     monkeypatch.delenv("XC_DEVICE", raising=False)
+    monkeypatch.delenv("XC_MEMORY", raising=False)
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
@@ -146,3 +149,85 @@ def test_the_training_loop_names_fit_and_epoch(clock, capsys):
 def test_say_says_one_line(capsys):
     runtime.say("done.")
     assert capsys.readouterr() == ("", "done.\n")
+
+
+# --- memory
+
+
+def machine(root, **files) -> None:
+    """A file tree like Linux's, with 1000 pages held by this process and 8 GiB available."""
+    files = {"proc/meminfo": "MemTotal: 16777216 kB\nMemAvailable: 8388608 kB\n", **files}
+    files = {"proc/self/statm": "5000 1000 10 1 0 1 0", "proc/self/cgroup": "", **files}
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+
+
+OWN, GIB = 1000 * os.sysconf("SC_PAGE_SIZE"), 2**30
+
+
+def test_memory_is_what_is_available_and_what_is_held_already(tmp_path):
+    machine(tmp_path)
+    assert runtime.memory(tmp_path) == OWN + 8 * GIB
+
+
+def test_memory_respects_control_groups_of_version_2(tmp_path):
+    group = "sys/fs/cgroup/user/job"
+    machine(tmp_path, **{"proc/self/cgroup": "0::/user/job\n", f"{group}/memory.max": "max\n"})
+    assert runtime.memory(tmp_path) == OWN + 8 * GIB
+    machine(
+        tmp_path,
+        **{
+            "proc/self/cgroup": "0::/user/job\n",
+            "sys/fs/cgroup/user/memory.max": f"{4 * GIB}\n",
+            "sys/fs/cgroup/user/memory.current": f"{3 * GIB}\n",
+            "sys/fs/cgroup/user/memory.stat": f"anon 5\ninactive_file {GIB}\n",
+            f"{group}/memory.max": f"{6 * GIB}\n",
+            f"{group}/memory.current": f"{GIB}\n",
+        },
+    )
+    assert runtime.memory(tmp_path) == OWN + 2 * GIB  # the parent's limit is the tighter one
+
+
+def test_memory_respects_control_groups_of_version_1(tmp_path):
+    group = "sys/fs/cgroup/memory/job"
+    machine(
+        tmp_path,
+        **{
+            "proc/self/cgroup": "5:cpu,cpuacct:/job\n4:memory:/job\n",
+            f"{group}/memory.limit_in_bytes": f"{3 * GIB}",
+            f"{group}/memory.usage_in_bytes": f"{2 * GIB}",
+            f"{group}/memory.stat": f"inactive_file 1\ntotal_inactive_file {GIB}\n",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
+            "sys/fs/cgroup/memory/memory.usage_in_bytes": "5",
+        },
+    )
+    assert runtime.memory(tmp_path) == OWN + 2 * GIB
+
+
+def test_a_group_that_is_over_its_limit_has_nothing_left(tmp_path):
+    files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "10", "sys/fs/cgroup/memory.current": "20"}
+    machine(tmp_path, **files)
+    assert runtime.memory(tmp_path) == OWN
+
+
+def test_memory_without_proc_is_the_machine_s(tmp_path):
+    assert runtime.memory(tmp_path) == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_xc_memory_overrules(tmp_path, monkeypatch):
+    monkeypatch.setenv("XC_MEMORY", "2.5")
+    assert runtime.memory(tmp_path) == 2.5e9
+
+
+@pytest.mark.parametrize("given", ["", "0", "-3", "lots", "nan", "inf", "4 GB"])
+def test_xc_memory_must_be_a_number_of_gigabytes(monkeypatch, given):
+    monkeypatch.setenv("XC_MEMORY", given)
+    with pytest.raises(UserError, match="XC_MEMORY is .*must be a number of gigabytes above 0"):
+        runtime.memory()
+
+
+def test_the_speed_is_measured_quickly():
+    begin = time.perf_counter()
+    threads, speed = runtime.strength()
+    assert threads >= 1 and 1e7 < speed < 1e15 and time.perf_counter() - begin < 5

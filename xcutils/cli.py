@@ -119,6 +119,50 @@ def timings(data: Path, out: Path | None, predict_only: bool) -> None:
     click.echo(json.dumps(figures, indent=2))
 
 
+@main.command()
+@click.argument("path", required=False, type=click.Path(path_type=Path))
+@click.option("-S", "changes", multiple=True, metavar="NAME=VALUE", help="Set a parameter, as in dvc exp run.")
+@click.option(
+    "--like", help="The sizes of a published dataset: LF-AmazonTitles-131K, LF-AmazonTitles-1.3M, ... or 40M."
+)
+@click.option("--docs", type=click.IntRange(1), help="Training documents instead of those there are.")
+@click.option("--labels", type=click.IntRange(1), help="Labels.")
+@click.option("--positives", type=click.IntRange(1), help="Pairs of a training document and a label.")
+@click.option("--test", type=click.IntRange(1), help="Test documents.")
+@click.option("--tokens", type=click.FloatRange(1), help="Tokens of a text.")
+@runtime.command
+def estimate(path: Path | None, changes: tuple[str, ...], like: str | None, **given) -> None:
+    """The memory, time and disk each stage will take on the dataset PATH; nothing is run.
+
+    Without PATH and --like it is the prepared data, else the dataset of params.yaml. Each number given by an option
+    replaces the dataset's own; what goes with it (a document's tokens and positives) is scaled along.
+    """
+    from xcutils import estimates, sizes
+    from xcutils.params import load_all
+
+    runtime.start()
+    params = load_all(changes)
+    name, found = sizes.find(path, like, params)
+    found = sizes.scaled(found, params, **given)
+    host, room = estimates.host(), runtime.memory()
+    made = [function(found, params, host) for function in estimates.STAGES.values()]
+    click.echo(sizes.describe_sizes(name, found, estimates.trained(params).dim))
+    click.echo(f"{'stage':<12}{'memory':>10}{'time':>9}{'disk':>10}   largest parts")
+    for one in made:
+        figures = (estimates.gigabytes(one.peak), estimates.duration(one.seconds), estimates.gigabytes(one.disk))
+        click.echo(f"{one.stage:<12}" + "{:>10}{:>9}{:>10}   ".format(*figures) + one.largest())
+    total = [estimates.duration(sum(e.seconds for e in made)), estimates.gigabytes(sum(e.disk for e in made))]
+    click.echo(f"{'in all':<22}" + "{:>9}{:>10}".format(*total))
+    click.echo(
+        f"Times are rough: from {host.speed / 1e9:.0f} GFLOPS of {host.threads} threads just now, to the last epoch."
+    )
+    refusals = [text for one in made if (text := one.refusal(room))]
+    for text in refusals:
+        click.echo(f"does not fit: {text}")
+    if not refusals:
+        click.echo(f"All stages fit into the {estimates.gigabytes(room)} that can be had here.")
+
+
 @main.command("next")
 def what_next() -> None:
     """What to try after a first run."""

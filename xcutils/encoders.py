@@ -188,11 +188,16 @@ def token_table(checkpoint: str) -> Tensor:
     raise UserError(f"{checkpoint} has no token table in a safetensors file: name another checkpoint.")
 
 
-def idf_weights(features: Ragged, rows: int) -> Tensor:
-    """(rows, 1) float: ln((n + 1) / (df + 1)) of each table row over these texts, scaled to mean 1 over what occurs."""
-    seen = np.unique(features.row_ids() * np.int64(rows) + features.values) % rows
-    frequency = np.bincount(seen, minlength=rows)
-    weights = np.log((len(features) + 1) / (frequency + 1))
+def idf_weights(parts: Iterable[Ragged], rows: int) -> Tensor:
+    """(rows, 1) float: ln((n + 1) / (df + 1)) of each table row over these texts, scaled to mean 1 over what occurs.
+
+    parts  the features of some texts each, so that those of all need not stand in memory together
+    """
+    count, frequency = 0, np.zeros(rows, dtype=np.int64)
+    for features in parts:
+        seen = np.unique(features.row_ids() * np.int64(rows) + features.values) % rows
+        count, frequency = count + len(features), frequency + np.bincount(seen, minlength=rows)
+    weights = np.log((count + 1) / (frequency + 1))
     weights /= max(weights[frequency > 0].mean(), 1e-6)  # texts that all share every word have no rare one
     return torch.from_numpy(weights).float().unsqueeze(1)
 
@@ -202,9 +207,14 @@ def build_bag(texts: Iterable[Ragged], checkpoint: str, *, ngrams: int, buckets:
     table = token_table(checkpoint)
     rows = len(table) + (buckets if ngrams > 1 else 0)
     vectors = torch.cat([table, torch.zeros(rows - len(table), table.shape[1])])
-    joined = [bag_features(tokens, len(table), ngrams, rows) for tokens in texts]
-    features = Ragged(np.concatenate([f.values for f in joined]), starts(np.concatenate([f.lengths for f in joined])))
-    return BagOfEmbeddings(vectors, idf_weights(features, rows), vocabulary=len(table), ngrams=ngrams)
+    chunks = (tokens.take(some) for tokens in texts for some in _chunks(len(tokens)))
+    weights = idf_weights((bag_features(chunk, len(table), ngrams, rows) for chunk in chunks), rows)
+    return BagOfEmbeddings(vectors, weights, vocabulary=len(table), ngrams=ngrams)
+
+
+def _chunks(count: int, size: int = 1 << 16) -> Iterator[np.ndarray]:
+    """0 .. count - 1 in pieces."""
+    return (np.arange(start, min(start + size, count)) for start in range(0, count, size))
 
 
 def build_transformer(checkpoint: str, special: dict, *, pooling: str, layers: int, dropout: float) -> Transformer:

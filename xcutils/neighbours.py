@@ -5,6 +5,7 @@ Answers are always (Q, k): padded with id -1 and score -inf where there are fewe
 
 import errno
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import torch
 from xcutils import artifacts
 from xcutils.errors import UserError
 
+CHUNK = 1 << 14  # vectors copied at once while a graph is built
 BLOCKS = 16  # drafts of one graph, at most: each costs as much time as the graph has vectors by then
 
 
@@ -36,15 +38,23 @@ def exact(queries: np.ndarray, vectors: np.ndarray, k: int, *, chunk: int = 1 <<
     found = min(k, len(vectors))
     ids = np.full((len(queries), k), -1, dtype=np.int64)
     scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
-    if found == 0:
+    if found == 0 or len(queries) == 0:
         return ids, scores
-    table = torch.from_numpy(np.array(vectors, dtype=np.float32))
-    step = max(1, chunk // len(vectors))
+    table = _tensor(vectors)
+    step = min(len(queries), max(1, chunk // len(vectors)))
+    held = torch.from_numpy(np.empty((step, len(vectors)), dtype=np.float32))  # once: see runtime on freed blocks
     for start in range(0, len(queries), step):
-        some = torch.from_numpy(np.array(queries[start : start + step], dtype=np.float32)) @ table.T
-        best, place = some.topk(found, dim=1)
+        some = _tensor(queries[start : start + step])
+        best, place = torch.mm(some, table.T, out=held[: len(some)]).topk(found, dim=1)
         ids[start : start + step, :found], scores[start : start + step, :found] = place.numpy(), best.numpy()
     return ids, scores
+
+
+def _tensor(vectors: np.ndarray) -> torch.Tensor:
+    """The vectors as a tensor over the same memory, for reading: no copy of a memory map."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch warns that a read-only array must not be written to
+        return torch.from_numpy(np.ascontiguousarray(vectors, dtype=np.float32))
 
 
 def alive(vectors: np.ndarray, chunk: int = 1 << 16) -> np.ndarray:
@@ -80,7 +90,8 @@ def build_graph(
         graph.init_index(max_elements=max(1, len(there)), M=m, ef_construction=ef_construction, random_seed=seed)
     for start in range(done, len(there), block):
         some = there[start : start + block]
-        graph.add_items(np.asarray(vectors[some]), some, num_threads=threads)
+        for few in np.split(some, range(CHUNK, len(some), CHUNK)):
+            graph.add_items(np.asarray(vectors[few]), few, num_threads=threads)
         if drafts is not None and start + len(some) < len(there):
             graph = drafts.renew(graph, len(there))
     return graph

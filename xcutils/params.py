@@ -2,7 +2,8 @@
 
 import importlib
 import math
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -13,6 +14,7 @@ from ruamel.yaml.error import YAMLError
 from xcutils.errors import UserError
 
 P = TypeVar("P")
+STAGES = Path(__file__).parent.parent / "stages"
 
 
 def value(*, low: float | None = None, high: float | None = None, above: float | None = None) -> Any:
@@ -37,6 +39,25 @@ def load_params(kind: type[P], section: str, file: Path = Path("params.yaml")) -
     return own
 
 
+def load_all(changes: Sequence[str] = (), file: Path = Path("params.yaml")) -> dict[str, Any]:
+    """Every checked value, sections as dicts inside; `changes` are set first, `name=value` as for `dvc exp run -S`."""
+    tree = read(file)
+    for change in changes:
+        name, equals, text = change.partition("=")
+        *section, key = name.strip().split(".")
+        if not equals or len(section) > 1 or not key:
+            raise UserError(f"-S {change} is not a change: write it like -S K=65536 or -S encoder.epochs=5.")
+        part = tree.setdefault(section[0], {}) if section else tree
+        if not isinstance(part, dict):
+            raise UserError(f"-S {change}: {section[0]} is no section of {file}.")
+        part[key] = _yaml(text, f"-S {change}")
+    check_file(tree, file)
+    top = check(Top, {name: v for name, v in tree.items() if not isinstance(v, dict)}, str(file))
+    stages = sorted(path.stem for path in STAGES.glob("*.py") if path.stem != "__init__")
+    kinds = {name: importlib.import_module(f"stages.{name}").Params for name in stages}
+    return asdict(top) | {name: asdict(check(k, tree.get(name), f"{file}: {name}")) for name, k in kinds.items()}
+
+
 def load_top(file: Path = Path("params.yaml")) -> Top:
     """K, dataset and seed."""
     tree = read(file)
@@ -49,7 +70,7 @@ def check_file(tree: dict, file: Path, skip: str = "") -> None:
     for section in tree:
         if not isinstance(tree[section], dict) or section == skip:
             continue
-        if not (Path(__file__).parent.parent / "stages" / f"{section}.py").is_file():
+        if not (STAGES / f"{section}.py").is_file():
             raise UserError(f"{file}: there is no stage '{section}': remove this section or correct its name.")
         check(importlib.import_module(f"stages.{section}").Params, tree[section], f"{file}: {section}")
 
@@ -57,14 +78,21 @@ def check_file(tree: dict, file: Path, skip: str = "") -> None:
 def read(file: Path) -> dict:
     """The file's tree, read as DVC reads it (YAML 1.2)."""
     try:
-        tree = YAML(typ="safe").load(Path(file).read_text(encoding="utf-8"))
+        tree = _yaml(Path(file).read_text(encoding="utf-8"), str(file))
     except FileNotFoundError:
         raise UserError(f"{file} is missing: run from the folder that holds dvc.yaml.") from None
-    except (YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file} is not valid YAML: {error}") from None
     if not isinstance(tree, dict):
         raise UserError(f"{file} must hold sections of `name: value` lines.")
     return tree
+
+
+def _yaml(text: str, where: str) -> Any:
+    try:
+        return YAML(typ="safe").load(text)
+    except YAMLError as error:
+        raise UserError(f"{where} is not valid YAML: {' '.join(str(error).split())}") from None
 
 
 def check(kind: type[P], given: Any, where: str) -> P:

@@ -22,7 +22,7 @@ class RowTable:
 
     def rows(self, ids: Tensor | None) -> Tensor:
         """(U, D) copy of the rows `ids` (distinct; None = all of them) whose gradient the next step will apply."""
-        picked = (self.values if ids is None else self.values[ids]).detach().clone()
+        picked = self.values.clone() if ids is None else self.values[ids]  # indexing copies already
         if torch.is_grad_enabled():
             picked.requires_grad_()
             self._used.append((ids, picked))

@@ -217,6 +217,7 @@ class _Run:
             at.since += 1
             if score > at.best:
                 at.best, at.since, at.kept = float(score), 0, at.epoch + 1
+                self.best = {}  # the last best goes before the new one is copied
                 self.best = {name: tensor.detach().clone() for name, tensor in self.weights().items()}
         at.epoch, at.place, at.losses = at.epoch + 1, 0, []
 
