@@ -1,0 +1,152 @@
+"""Which labels go together in the training positives, as soft targets for the labels' own texts [Gandalf].
+
+Every graph is a sparse (L, L) matrix T whose row j holds the targets of the point "text of label j", in (0, 1]. It is
+made a block of rows at a time, each cut at once to what is above the threshold: Y^T Y never stands in memory.
+"""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from scipy import sparse
+
+PAIRS = 1 << 27  # co-occurrences counted at once, at most, unless one label alone has more
+
+
+def co_occurrence(positives: sparse.csr_matrix, delta: float, pairs: int = PAIRS) -> sparse.csr_matrix:
+    """T[j, i] = P(i | j) = G[j, i] / G[j, j] with G = Y^T Y, where it is above delta; 1 on the diagonal.
+
+    positives  (N, L) binary
+    """
+    return _from_counts(positives, lambda counts, own, other: counts / own, delta, 1.0, pairs)
+
+
+def glas(positives: sparse.csr_matrix, delta: float, pairs: int = PAIRS) -> sparse.csr_matrix:
+    """T[j, i] = sigmoid(S), S = (G[j, i] / G[j, j] + G[j, i] / G[i, i]) / 2, where S is above delta [GLaS].
+
+    Differs from: the source leaves the support open. Here it is the labels that occur together, above the same
+    threshold; over all pairs every absent one would be a half.
+    """
+
+    def symmetric(counts: np.ndarray, own: np.ndarray, other: np.ndarray) -> np.ndarray:
+        return (counts / own + counts / other) / 2
+
+    made = _from_counts(positives, symmetric, delta, 1.0, pairs)
+    made.data = (1 / (1 + np.exp(-made.data))).astype(np.float32)
+    return made
+
+
+def _from_counts(positives, strength: Callable, delta: float, diagonal: float, pairs: int) -> sparse.csr_matrix:
+    """The strengths above delta, row block by row block.
+
+    strength  (counts, own frequency, the other's frequency) -> strength, all of one length
+    """
+    docs_of = positives.T.tocsr().astype(np.float32)  # (L, N)
+    positives = positives.tocsr().astype(np.float32)
+    frequency = np.diff(docs_of.indptr).astype(np.float64)
+    parts = []
+    for start, stop in _row_blocks(docs_of, positives, pairs):
+        counts = (docs_of[start:stop] @ positives).tocoo()
+        rows, columns = counts.row + start, counts.col
+        values = strength(counts.data.astype(np.float64), frequency[rows], frequency[columns])
+        kept = (values > delta) & (rows != columns)
+        block = (values[kept].astype(np.float32), (rows[kept] - start, columns[kept]))
+        parts.append(sparse.csr_matrix(block, (stop - start, positives.shape[1])))
+    return _with_diagonal(sparse.vstack(parts, format="csr") if parts else sparse.csr_matrix((0, 0)), diagonal)
+
+
+def _row_blocks(docs_of: sparse.csr_matrix, positives: sparse.csr_matrix, pairs: int) -> Iterator[tuple[int, int]]:
+    """Consecutive labels whose co-occurrences are at most `pairs` together."""
+    lengths = np.diff(positives.indptr)
+    work = np.asarray(docs_of @ lengths.astype(np.float64)).ravel()
+    total = np.concatenate([[0], np.cumsum(work)])
+    start = 0
+    while start < len(work):
+        stop = max(start + 1, int(np.searchsorted(total, total[start] + pairs, side="right")) - 1)
+        yield start, stop
+        start = stop
+
+
+def _with_diagonal(matrix: sparse.csr_matrix, value: float) -> sparse.csr_matrix:
+    """The matrix, whose diagonal is empty, with this value on it; rows sorted by column."""
+    made = (matrix + value * sparse.identity(matrix.shape[0], dtype=np.float32, format="csr")).tocsr()
+    made.sort_indices()
+    return made.astype(np.float32)
+
+
+def random_walk(
+    positives: sparse.csr_matrix,
+    delta: float,
+    *,
+    length: int,
+    reset: float,
+    top: int,
+    seed: int,
+    chunk: int = 1 << 14,
+) -> sparse.csr_matrix:
+    """T[j, i] = visits to i / visits to j, at most 1, of a walk from label j, where above delta [ECLARE].
+
+    A step goes to a random document of the label, then to a random label of that document; before each but the first
+    the walk jumps back to j with probability `reset`. The `top` most visited labels are kept.
+    Differs from: the source leaves open how visits become targets. Here they are divided by the visits to j itself,
+    which are at least the visit it starts with.
+    """
+    docs_of = positives.T.tocsr()
+    n_labels = positives.shape[1]
+    parts = []
+    for start in range(0, n_labels, chunk):
+        own = np.arange(start, min(start + chunk, n_labels))
+        rng = np.random.default_rng([seed, start])
+        visits = _walks(own, docs_of, positives, length, reset, rng)
+        parts.append(_strongest(visits, own, delta, top))
+    return _with_diagonal(sparse.vstack(parts, format="csr") if parts else sparse.csr_matrix((0, 0)), 1.0)
+
+
+def _walks(own: np.ndarray, docs_of, positives, length: int, reset: float, rng) -> sparse.csr_matrix:
+    """(labels, L) counts: how often each walk was at each label, its start counted once."""
+    place = np.arange(len(own))
+    able = np.diff(docs_of.indptr)[own] > 0  # a label without documents stays where it is
+    here = own.copy()
+    seen = [own.copy()]
+    for step in range(length):
+        if step:
+            here = np.where(rng.random(len(own)) < reset, own, here)
+        doc = _draw(docs_of, here, rng)
+        here = np.where(able, _draw(positives, np.where(able, doc, 0), rng), own)
+        seen.append(here.copy())
+    rows = np.tile(place, len(seen))
+    counts = sparse.coo_matrix((np.ones(len(rows)), (rows, np.concatenate(seen))), (len(own), positives.shape[1]))
+    return counts.tocsr()  # equal places are added up
+
+
+def _draw(matrix: sparse.csr_matrix, rows: np.ndarray, rng) -> np.ndarray:
+    """A random column of each row; any number for a row without one."""
+    lengths = matrix.indptr[rows + 1] - matrix.indptr[rows]
+    place = matrix.indptr[rows] + np.floor(rng.random(len(rows)) * np.maximum(lengths, 1)).astype(np.int64)
+    return matrix.indices[np.minimum(place, len(matrix.indices) - 1)].astype(np.int64)
+
+
+def _strongest(visits: sparse.csr_matrix, own: np.ndarray, delta: float, top: int) -> sparse.csr_matrix:
+    """The `top` most visited labels of each row but its own, relative to its own, above delta."""
+    counts = visits.tocoo()
+    is_own = counts.col == own[counts.row]
+    base = np.zeros(len(own))
+    base[counts.row[is_own]] = counts.data[is_own]
+    rows, columns, values = counts.row[~is_own], counts.col[~is_own], counts.data[~is_own]
+    order = np.lexsort((columns, -values, rows))
+    rows, columns, values = rows[order], columns[order], values[order]
+    rank = np.arange(len(rows)) - np.searchsorted(rows, rows)
+    strength = np.minimum(values / base[rows], 1)
+    kept = (rank < top) & (strength > delta)
+    return sparse.csr_matrix((strength[kept].astype(np.float32), (rows[kept], columns[kept])), visits.shape)
+
+
+def choose_labels(frequency: np.ndarray, share: float, order: str, seed: int) -> np.ndarray:
+    """The share of the labels that become points, ascending: drawn uniformly, or the rarest first (`tail`).
+
+    frequency  (L,) int  training documents of each label
+    """
+    rng = np.random.default_rng(seed)
+    shuffled = rng.permutation(len(frequency))  # among labels of one frequency chance decides
+    if order == "tail":
+        shuffled = shuffled[np.argsort(frequency[shuffled], kind="stable")]
+    return np.sort(shuffled[: round(share * len(frequency))])
