@@ -311,9 +311,9 @@ def test_a_file_that_ends_inside_a_line_is_refused(make):
 def test_a_gzip_that_expands_without_end_is_refused(make, line):
     folder = make()
     with gzip.open(folder / "trn.json.gz", "wb", compresslevel=9) as file:
-        for _ in range(100):
+        for _ in range(50):
             file.write(line * 1024)
-    with pytest.raises(UserError, match="trn.json.gz expands to more than"):
+    with pytest.raises(UserError, match="trn.json.gz(: none of the first 100,000 rows| expands to more than)"):
         load_dataset(folder)
 
 

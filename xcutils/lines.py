@@ -13,7 +13,7 @@ from xcutils.errors import UserError
 MOST_LINE = 1 << 23  # bytes of a line; longer ones are passed over
 MOST_TEXT = 1 << 20  # characters of one text
 MOST_RATIO = 200  # how many times its size a gzip file may expand to
-FREE_BYTES = 1 << 26  # that much is taken whatever the ratio
+FREE_BYTES = 1 << 25  # that much is taken whatever the ratio
 MOST_BYTES = 1 << 38  # of an expanded file
 BLOCK = 1 << 16  # bytes between two looks at the expansion
 BOM = b"\xef\xbb\xbf"

@@ -9,6 +9,7 @@ from xcutils.errors import UserError
 
 REPORT = "skipped.csv"
 MOST_ROWS = 200_000  # listed one by one; beyond it they are counted only
+HOPELESS = 100_000  # rows at the start of a file, none of which can be used
 REMEDIES = {
     "rows_without_text": "give the row a text or take it out",
     "rows_without_labels": "give the row at least one label or take it out",
@@ -56,6 +57,8 @@ class Skips:
         self.first.setdefault(made.file, made)
         self.reasons[kind] += 1
         self.by_file[made.file] += 1
+        if line <= self.by_file[made.file] + 1 and line > HOPELESS:
+            raise UserError(f"{path}: none of the first {HOPELESS:,} rows can be used: {reason}: {made.remedy}.")
 
     def count(self, path: Path, rows: int) -> None:
         self.read[str(path)] += rows
