@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages import prepare
-from xcutils import artifacts
+from xcutils import artifacts, lines, skips
 from xcutils import hpo as hpo_form
 from xcutils.datasets import (
     Corpus,
@@ -308,13 +308,22 @@ def test_a_file_that_ends_inside_a_line_is_refused(make):
 @pytest.mark.parametrize(
     "line", [b"a" * 1024, b"\n" * 1024, b'{"uid": "A"}\n' * 80], ids=["no line", "no rows", "rows"]
 )
-def test_a_gzip_that_expands_without_end_is_refused(make, line):
+def test_a_gzip_that_expands_without_end_is_refused(make, monkeypatch, line):
+    monkeypatch.setattr(lines, "FREE_BYTES", 1 << 18)
     folder = make()
-    with gzip.open(folder / "trn.json.gz", "wb", compresslevel=9) as file:
-        for _ in range(50):
-            file.write(line * 1024)
-    with pytest.raises(UserError, match="trn.json.gz(: none of the first 100,000 rows| expands to more than)"):
+    (folder / "trn.json.gz").write_bytes(gzip.compress(line * 2000))
+    with pytest.raises(UserError, match="trn.json.gz expands to more than"):
         load_dataset(folder)
+
+
+def test_a_file_that_holds_nothing_else_than_bad_rows_is_given_up_early(make, monkeypatch):
+    monkeypatch.setattr(skips, "HOPELESS", 20)
+    with pytest.raises(
+        UserError, match="trn.json.gz: none of the first 20 rows can be used: the line is not valid JSON"
+    ):
+        load_dataset(make(train=[b"x"] * 30))
+    data = load_dataset(make(train=[DOC] * 20 + [b"x"] * 30, name="other"))
+    assert data.report.total == 30
 
 
 @pytest.mark.parametrize("file", ["trn.json.gz", "tst.json.gz", "lbl.json.gz"])

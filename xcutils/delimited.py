@@ -10,6 +10,7 @@ from xcutils.lines import MOST_TEXT, Line, cut_off, lines
 from xcutils.skips import Skips
 
 DELIMITERS = {"csv": ",", "tsv": "\t"}
+SWALLOWED = 3  # lines of a TSV file that an open quote took in before they are looked at
 LOOKED_AT = 200  # lines, to tell a stray quote from a text of many lines
 
 
@@ -20,6 +21,7 @@ class _Feed:
         self._lines = lines(path)
         self._back: deque[Line] = deque()
         self.record: list[Line] = []
+        self.unusable: Line | None = None  # the last such line of the record
         self.ended = False
 
     def __iter__(self) -> "_Feed":
@@ -39,6 +41,7 @@ class _Feed:
         if line is None:
             raise StopIteration
         if line.text is None:
+            self.unusable = line
             return '"' * (line.quotes % 2) + line.end  # as many quotes left open as the line leaves
         return line.text + line.end
 
@@ -59,14 +62,18 @@ def records(path: Path, form: str, report: Skips, header: bool) -> Iterator[tupl
     width = rows = odd = odd_line = odd_width = 0
     while True:
         feed.record.clear()
+        feed.unusable = None
         try:
             cells = next(reader)
         except StopIteration:
             break
         except csv.Error as error:
             cells = _failed(path, feed, report, delimiter, width, str(error))
+        else:
+            if len(feed.record) > SWALLOWED and delimiter == "\t":
+                cells = _plain(feed, delimiter, width) or cells
         first = feed.record[0].number
-        unusable = next((line for line in feed.record if line.text is None), None) if cells is not None else None
+        unusable = feed.unusable if cells is not None else None
         if cells == [] and not unusable:
             continue
         rows += 1
@@ -87,7 +94,7 @@ def records(path: Path, form: str, report: Skips, header: bool) -> Iterator[tupl
         odd += 1
         report.skip(path, first, "rows_of_wrong_width", f"{len(cells)} columns instead of {width}")
     report.count(path, max(rows - header, 0))
-    if odd > (rows - 1) / 2:
+    if odd and odd > (rows - 1) / 2:
         raise UserError(
             f"{path}: line 1 has {width} columns, but {odd:,} of the other {rows - 1:,} rows have another number (line "
             f"{odd_line} has {odd_width}): correct the header, or put cells that hold the separator in quotes."
@@ -97,10 +104,7 @@ def records(path: Path, form: str, report: Skips, header: bool) -> Iterator[tupl
 def _failed(path: Path, feed: _Feed, report: Skips, delimiter: str, width: int, error: str) -> list[str] | None:
     """The cells of a record that csv.reader gave up on, None after noting it; the feed stands behind the record."""
     first, *rest = feed.record
-    plain = first.text.split(delimiter) if delimiter == "\t" and first.text is not None else []
-    if width and len(plain) == width:  # a TSV file whose quotes are only characters
-        feed.give_back(rest)
-        del feed.record[1:]
+    if delimiter == "\t" and (plain := _plain(feed, delimiter, width, failed=True)):
         return plain
     if feed.ended and "unexpected end" in error:
         raise UserError(
@@ -115,6 +119,21 @@ def _failed(path: Path, feed: _Feed, report: Skips, delimiter: str, width: int, 
     reason = f"a cell is longer than {MOST_TEXT:,} characters" if too_long else f"the quotes are wrong ({error})"
     report.skip(path, first.number, "rows_too_long" if too_long else "rows_badly_quoted", reason)
     return None
+
+
+def _plain(feed: _Feed, delimiter: str, width: int, failed: bool = False) -> list[str]:
+    """The cells of the record's first line if its quotes are only characters, as where TSV files know no quotes.
+
+    They are if the line has all columns, and the quotes make no sense or took in lines that are records themselves.
+    """
+    first, *rest = feed.record
+    cells = first.text.split(delimiter) if first.text is not None else []
+    if len(cells) != width or not (failed or _is_stray(rest[:-1], delimiter, width)):
+        return []
+    feed.give_back(rest)
+    feed.unusable = None
+    del feed.record[1:]
+    return cells
 
 
 def _is_stray(rest: list[Line], delimiter: str, width: int) -> bool:

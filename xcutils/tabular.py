@@ -29,7 +29,7 @@ FORMS = {
 }
 PARTS = ("train", "test", "labels")
 FIRST_OBJECTS = 20  # JSON lines: the columns are the keys of that many rows
-# What the columns are usually called; the first name found holds, so that `text` goes before `title`.
+# What the columns are usually called, the name that goes before the others first.
 TEXTS = ("text", "title", "query", "sentence", "document", "content", "abstract", "description", "name")
 LABELS = ("labels", "label", "tags", "tag", "categories", "category", "classes", "class", "targets", "target", "topics")
 IDS = ("id", "uid", "doc_id", "document_id", "docid", "_id")
@@ -157,8 +157,10 @@ def read_labels(path: Path, says: Description, report: Skips) -> dict[str, str]:
     """The label texts by label id, in the order of the file; a label may have no text."""
 
     def choose(names: list[str]) -> list[str | None]:
-        id = _pick(path, names, says.label_id, LABEL_IDS, "label_id")
-        text = _pick(path, [name for name in names if name != id], says.label_text, LABEL_TEXTS, "label_text")
+        id = _pick(path, names, says.label_id, LABEL_IDS, "label_id", len(names) > 2)
+        text = _pick(
+            path, [name for name in names if name != id], says.label_text, LABEL_TEXTS, "label_text", len(names) > 2
+        )
         if len(names) <= 2:
             id = id or next((name for name in names if name != text), None)
             text = text or next((name for name in names if name != id), id)
@@ -216,9 +218,10 @@ class _Chooser:
         free = [name for name in names if name not in (says.text, says.labels)]
         self.id = _pick(path, free, says.id, IDS, "id")
         others = [name for name in names if name != self.id]
-        labels = _pick(path, [name for name in others if name != says.text], says.labels, LABELS, "labels")
-        text = _pick(path, [name for name in others if name != labels], says.text, TEXTS, "text")
-        if len(others) == 2:  # the other one, or the first and the second
+        two = len(others) == 2
+        labels = _pick(path, [name for name in others if name != says.text], says.labels, LABELS, "labels", not two)
+        text = _pick(path, [name for name in others if name != labels], says.text, TEXTS, "text", not two)
+        if two:  # the other one, or the first and the second
             text = text or next(name for name in others if name != labels)
             labels = labels or next(name for name in others if name != text)
         if text is None or labels is None:
@@ -230,13 +233,18 @@ class _Chooser:
         return _chosen(path, names, self.report, text=text, labels=labels, id=self.id)
 
 
-def _pick(path: Path, names: list[str], stated: str | None, usual: tuple[str, ...], role: str) -> str | None:
-    """The stated column, else the one with a usual name, whatever its case; one named usual[0] goes before others."""
+def _pick(
+    path: Path, names: list[str], stated: str | None, usual: tuple[str, ...], role: str, one: bool = True
+) -> str | None:
+    """The stated column, else the one with a usual name, whatever its case; one named usual[0] goes before others.
+
+    one  refuse a file that has several such columns; else it is as if it had none
+    """
     if stated is not None:
         return stated
     found = [name for name in names if name.strip().lower() in usual]
     best = [name for name in found if name.strip().lower() == usual[0]] or found
-    if len(best) > 1 and len(names) > 2:
+    if len(best) > 1 and one:
         raise UserError(
             f"{path} has the columns {_listed(best)}, each of which may be its {role}: state one, as `{role}:` in the "
             f"dataset.yaml of a folder that has the file, or with --{role.replace('_', '-')}."
