@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
-from tiny import DATASET, ROOT, STAGES, dataset_rows, make_project, small_checkpoint, write_dataset
+from tiny import DATASET, LABELS, ROOT, STAGES, dataset_rows, make_project, small_checkpoint, write_dataset
 
 pytestmark = pytest.mark.pipeline
 
@@ -112,10 +112,13 @@ def day(project) -> dict[str, Step]:
     rows["trn"][20]["title"] += " round"
     write_dataset(project.folder / DATASET, rows)
     steps["dataset"] = project.dvc("repro", "prepare")
+    lines = [f"{row['title']},{LABELS[row['target_ind'][0]]}" for row in rows["trn"]]
+    (project.folder / "data" / "raw" / "my.csv").write_text("\n".join(["text,label", *lines, ""]))
+    steps["csv"] = project.dvc("exp", "run", "-S", "dataset=data/raw/my.csv", "prepare")
     return steps
 
 
-@pytest.mark.parametrize("name", ["first", "again", "K", "diff", "classifier", "plots", "back", "dataset"])
+@pytest.mark.parametrize("name", ["first", "again", "K", "diff", "classifier", "plots", "back", "dataset", "csv"])
 def test_every_step_ends_well(day, name):
     assert day[name].code == 0, day[name].output
     assert "ERROR" not in day[name].output and "Traceback" not in day[name].output
@@ -185,6 +188,11 @@ def test_going_back_to_old_values_computes_nothing(day):
 
 def test_a_changed_dataset_is_prepared_again(day):
     assert day["dataset"].ran == ["prepare"]
+
+
+def test_a_csv_file_is_a_dataset(day, project):
+    assert day["csv"].ran == ["prepare"] and day["csv"].params["dataset"] == "data/raw/my.csv"
+    assert json.loads((project.folder / "data" / "prepare" / "stats.json").read_text())["dataset"] == "my"
 
 
 def test_a_fresh_run_with_the_same_seed_gives_the_same_metrics_to_the_byte(day, tiny_run):

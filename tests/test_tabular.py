@@ -1,13 +1,9 @@
-import csv
-import gzip
-import io
-import json
-
 import pyarrow
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
+from tiny import encode
 
 from xcutils import parquet as parquet_form
 from xcutils.corpora import Dataset, hash_share
@@ -17,24 +13,6 @@ from xcutils.skips import Skips
 from xcutils.tabular import labels_of, read_texts
 
 FORMS = ["csv", "tsv", "jsonl", "parquet", "csv.gz", "tsv.gz", "jsonl.gz"]
-
-
-def encode(form: str, rows: list[dict]) -> bytes:
-    """The rows as a file of the form; lists are JSON lists where the form has no lists."""
-    if form == "parquet":
-        file = io.BytesIO()
-        parquet.write_table(pyarrow.Table.from_pylist(rows), file)
-        return file.getvalue()
-    if form.startswith("jsonl"):
-        content = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
-    else:
-        text = io.StringIO(newline="")
-        delimiter = "\t" if form.startswith("tsv") else ","
-        writer = csv.DictWriter(text, list(rows[0]), delimiter=delimiter, lineterminator="\r\n")
-        writer.writeheader()
-        writer.writerows({key: json.dumps(v) if isinstance(v, list) else v for key, v in row.items()} for row in rows)
-        content = text.getvalue().encode()
-    return gzip.compress(content) if form.endswith(".gz") else content
 
 
 def write(folder, form: str, **parts: list[dict]):
