@@ -5,7 +5,7 @@ PEERS := .venv-peers/bin/python
 export PATH := $(BIN):$(PATH)
 EXAMPLES := "Marfan syndrome" "Early infantile epileptic encephalopathy 15" "Congenital deafness with retinitis pigmentosa"
 
-.PHONY: run test lint env peers peers-env bench sweep clean
+.PHONY: run test lint env peers peers-env bench mutations sweep clean
 
 run: env  ## the whole pipeline on the default dataset, its metrics and three predictions
 	dvc repro
@@ -45,6 +45,9 @@ peers: env peers-env  ## PECOS, omikuji, napkinXC and BM25 on exactly our split
 bench: env peers-env  ## clustering a million vectors; a classifier step at 10,000 and 1,300,000 labels
 	python -m benchmarks.clustering --pecos $(PEERS)
 	python -m benchmarks.classifier_step
+
+mutations: env  ## 10,000 damaged files of every form of dataset: read or refused with a sentence
+	python -m benchmarks.mutations
 
 sweep: env  ## K and encoder sweeps through dvc exp run --queue; tables and plots in docs/
 	python -m benchmarks.sweep

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_tabular import encode
-from tiny import DATASET, LABELS, dataset_rows, invoke, label_id, make_project, run_stages, small_checkpoint
+from tiny import DATASET, LABELS, dataset_rows, encode, invoke, label_id, make_project, run_stages, small_checkpoint
 
 from stages.score import load_split
 from xcutils.cli import COLUMNS, ROWS, main, prepared
@@ -137,11 +136,14 @@ def test_documents_come_from_a_table_and_their_ids_come_back(xc, tiny_run, tmp_p
     assert answers[1]["labels"] == predict_json(xc, "-k", "2", "large blue lid")[0]["labels"]
     lines = xc("predict", "-k", "1", "--file", tmp_path / f"new.{form}").splitlines()
     assert lines[::2] == ["P-1  large blue lid", "P-2  flat red cup"]
-    named = xc("predict", "-k", "1", "--text", "uid", "--id", "text", "--file", tmp_path / f"new.{form}").splitlines()
-    assert named[::2] == ["large blue lid  P-1", "flat red cup  P-2"]
+    swapped = predict_json(xc, "--text", "uid", "--id", "text", "--file", tmp_path / f"new.{form}")
+    assert [(answer["id"], answer["text"]) for answer in swapped] == [
+        ("large blue lid", "P-1"),
+        ("flat red cup", "P-2"),
+    ]
     (tmp_path / f"new.{form}").write_bytes(encode(form, [*rows, {"uid": "P-3", "text": ""}]))
     result = invoke(tiny_run, main, ["predict", "--file", tmp_path / f"new.{form}"])
-    assert result.exit_code == 0 and "1 rows were skipped" in result.stderr and "has no text" in result.stderr
+    assert result.exit_code == 0 and "skipped 1 of the rows" in result.stderr and "has no text" in result.stderr
 
 
 FORMS = ["xc-text", "csv", "tsv", "jsonl", "parquet", "csv.gz", "tsv.gz", "jsonl.gz"]
@@ -191,7 +193,7 @@ def test_a_dataset_is_checked_and_imported(tiny_run, tmp_path, form):
     assert (result.exit_code, result.stderr) == (0, "")
     lines = [line.split() for line in result.stdout.splitlines()]
     assert ["training", "docs", "N", "60"] in lines and ["labels", "L", "40"] in lines
-    assert result.stdout.endswith("0 problems, every row can be used\nIt can be trained on.\n")
+    assert result.stdout.endswith("no problems, every row can be used\nIt can be trained on.\n")
     result = invoke(tiny_run, main, ["import", folder, tmp_path / "out"])
     assert (result.exit_code, result.stderr) == (0, "") and "60 training and 20 test documents" in result.stdout
     assert_same_dataset(tmp_path / "out", folder)
@@ -203,12 +205,9 @@ def test_problems_are_listed_and_decide_the_exit_code(tiny_run, tmp_path):
     good = "".join(f"text {n},red;box\n" for n in range(60))
     path.write_text(f"title,tags\n{good},red\nonly one\nwithout,\n")
     result = invoke(tiny_run, main, ["check", path, "--separator", ";", "--out", tmp_path / "all.csv"])
-    assert (
-        result.exit_code == 0 and "title = " not in result.stdout and "text = 'title', labels = 'tags'" in result.stdout
-    )
-    assert (
-        f"3 problems:\n  {path}, line 62: the row has no text: give the row a text or take it out.\n" in result.stdout
-    )
+    assert result.exit_code == 0 and "text = 'title', labels = 'tags', no ids\n" in result.stdout
+    first = f"{path}, line 62: the row has no text: give the row a text or take it out."
+    assert f"3 problems:\n  {first}\n" in result.stdout
     assert len((tmp_path / "all.csv").read_text().splitlines()) == 4
     assert "state --separator ';'" in invoke(tiny_run, main, ["check", path]).stdout
     assert_refused(invoke(tiny_run, main, ["import", path, tmp_path / "out", "--text", "body"]), "no column 'body'")

@@ -22,6 +22,7 @@ ROWS = {
     "fused": "fused",
 }
 SHOWN = 5  # skipped rows of a file to predict
+ALL_WELL = "no problems, every row can be used"
 PROBLEMS = 50  # of a dataset that is checked
 COLUMNS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5", "N@5", "R@10", "R@100", "C@5")
 
@@ -92,7 +93,7 @@ def read_file(file: Path, text: str | None, id: str | None) -> list[tuple[str | 
     report = Skips()
     docs = list(read_texts(file, text, id, report))
     if report.total:
-        runtime.say("\n".join([f"{report.total:,} rows were skipped:", *report.shown(SHOWN)]))
+        runtime.say("\n".join([f"skipped {report.total:,} of the rows:", *report.shown(SHOWN)]))
     return docs
 
 
@@ -160,7 +161,7 @@ def check_data(path: Path, out: Path | None, **stated) -> None:
     is_validation = split_validation(data.train.identity, p.validation)
     report = data.report
     lines = [*report.notes, table(statistics(data, is_validation)), *hints(data), ""]
-    lines.append(f"{report.total:,} problems" + (":" if report.total else ", every row can be used"))
+    lines.append(f"{report.total:,} problem{'s' * (report.total > 1)}:" if report.total else ALL_WELL)
     click.echo("\n".join([*lines, *report.shown(PROBLEMS)]))
     if out:
         report.save(out)
@@ -187,7 +188,7 @@ def import_data(path: Path, folder: Path, **stated) -> None:
     counts = (
         f"{len(data.train.ids):,} training and {len(data.test.ids):,} test documents, {len(data.label_ids):,} labels"
     )
-    click.echo(f"wrote {folder}: {counts}; {data.report.total:,} rows were skipped ({folder / REPORT}).")
+    click.echo(f"wrote {folder}: {counts}; rows skipped: {data.report.total:,} ({folder / REPORT}).")
 
 
 def hints(data) -> list[str]:
