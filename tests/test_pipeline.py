@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 from ruamel.yaml import YAML
-from tiny import DATASET, ROOT, STAGES, dataset_rows, make_project, small_checkpoint, write_dataset
+from tiny import DATASET, LABELS, ROOT, STAGES, dataset_rows, make_project, small_checkpoint, write_dataset
 
 pytestmark = pytest.mark.pipeline
 
@@ -134,10 +134,13 @@ def day(project) -> dict[str, Step]:
     elsewhere = ["exp", "run", "--temp", "-C", DATASET, "-C", str(CHECKPOINT), "-S", "encoder.epochs=9"]
     steps["killed"] = project.dvc_killed("encoder", *elsewhere)
     steps["resumed"] = project.dvc(*elsewhere)
+    lines = [f"{row['title']},{LABELS[row['target_ind'][0]]}" for row in rows["trn"]]
+    (project.folder / "data" / "raw" / "my.csv").write_text("\n".join(["text,label", *lines, ""]))
+    steps["csv"] = project.dvc("exp", "run", "-S", "dataset=data/raw/my.csv", "prepare")
     return steps
 
 
-@pytest.mark.parametrize("name", ["first", "again", "K", "diff", "classifier", "plots", "back", "dataset"])
+@pytest.mark.parametrize("name", ["first", "again", "K", "diff", "classifier", "plots", "back", "dataset", "csv"])
 def test_every_step_ends_well(day, name):
     assert day[name].code == 0, day[name].output
     assert "ERROR" not in day[name].output and "Traceback" not in day[name].output
@@ -214,6 +217,11 @@ def test_a_stage_killed_in_a_temporary_checkout_is_gone_on_with_in_the_next(day,
     assert day["resumed"].code == 0, day["resumed"].output
     assert re.search(r"^encoder: goes on from step \d+ of epoch \d+, where it was", day["resumed"].output, re.MULTILINE)
     assert not any(project.folder.glob(".scratch/encoder-*"))
+
+
+def test_a_csv_file_is_a_dataset(day, project):
+    assert day["csv"].ran == ["prepare"] and day["csv"].params["dataset"] == "data/raw/my.csv"
+    assert json.loads((project.folder / "data" / "prepare" / "stats.json").read_text())["dataset"] == "my"
 
 
 def test_a_fresh_run_with_the_same_seed_gives_the_same_metrics_to_the_byte(day, tiny_run):

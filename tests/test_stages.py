@@ -603,11 +603,13 @@ def test_wrong_parameters_are_refused_by_the_first_stage(tiny_model, tmp_path, n
 
 
 def spoil_label_id(rows):
-    rows["trn"][3]["target_ind"] = [1, L]
+    for row in rows["trn"][3:7]:
+        row["target_ind"] = [1, L]
 
 
 def spoil_text(rows):
-    rows["tst"][2]["title"] = "  "
+    for row in rows["tst"][2:4]:
+        row["title"] = "  "
 
 
 def spoil_labels(rows):
@@ -620,10 +622,13 @@ def spoil_test(rows):
 
 
 WRONG_DATA = {
-    "label id out of range": (spoil_label_id, ["trn.json.gz, line 4", f"label id {L} is out of range", "target_ind"]),
-    "document without text": (spoil_text, ["tst.json.gz, line 3", "has no text"]),
+    "label id out of range": (
+        spoil_label_id,
+        ["trn.json.gz: 4 of 60", "line 4", f"label id {L} is out of", "target_ind"],
+    ),
+    "document without text": (spoil_text, ["tst.json.gz: 2 of 20 rows cannot be used", "line 3", "has no text"]),
     "no labels": (spoil_labels, ["lbl.json.gz"]),
-    "no test document": (spoil_test, ["tiny has no test document with a label"]),
+    "no test document": (spoil_test, ["tst.json.gz: 20 of 20 rows cannot be used", "has no label"]),
 }
 
 
@@ -644,7 +649,7 @@ def test_a_missing_file_is_named(tiny_model, tmp_path, file):
     (tmp_path / DATASET / file).unlink()
     assert_one_sentence(run_stage(tmp_path, "prepare"), f"{DATASET}/{file} is missing")
     shutil.rmtree(tmp_path / DATASET)
-    assert_one_sentence(run_stage(tmp_path, "prepare"), f"no dataset folder {DATASET}")
+    assert_one_sentence(run_stage(tmp_path, "prepare"), f"no dataset {DATASET}")
 
 
 def test_without_parameters_the_user_is_told_where_to_run(tmp_path):

@@ -1,7 +1,9 @@
 """A dataset small enough to run every stage in seconds, and the means to run them as dvc.yaml would."""
 
+import csv
 import gzip
 import importlib
+import io
 import json
 import os
 import shlex
@@ -103,6 +105,27 @@ def write_dataset(folder: Path, files: dict[str, list[dict]] | None = None) -> N
     for name, rows in (files or dataset_rows()).items():
         with gzip.open(folder / f"{name}.json.gz", "wt", encoding="utf-8") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def encode(form: str, rows: list[dict]) -> bytes:
+    """The rows as a file of the form; lists are JSON lists where the form has no lists."""
+    if form == "parquet":
+        import pyarrow
+        from pyarrow import parquet
+
+        file = io.BytesIO()
+        parquet.write_table(pyarrow.Table.from_pylist(rows), file)
+        return file.getvalue()
+    if form.startswith("jsonl"):
+        content = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+    else:
+        text = io.StringIO(newline="")
+        delimiter = "\t" if form.startswith("tsv") else ","
+        writer = csv.DictWriter(text, list(rows[0]), delimiter=delimiter, lineterminator="\r\n")
+        writer.writeheader()
+        writer.writerows({key: json.dumps(v) if isinstance(v, list) else v for key, v in row.items()} for row in rows)
+        content = text.getvalue().encode()
+    return gzip.compress(content) if form.endswith(".gz") else content
 
 
 def make_params(**changes) -> dict:

@@ -1,4 +1,4 @@
-"""`xc`: predictions for new texts, the table of a run, and the prepared dataset for other tools."""
+"""`xc`: predictions for new texts, the table of a run, datasets checked, brought in and handed to other tools."""
 
 import os
 
@@ -21,6 +21,9 @@ ROWS = {
     "memory": "memory",
     "fused": "fused",
 }
+SHOWN = 5  # skipped rows of a file to predict
+ALL_WELL = "no problems, every row can be used"
+PROBLEMS = 50  # of a dataset that is checked
 COLUMNS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5", "N@5", "R@10", "R@100", "C@5")
 
 NEXT = """What to try next (first: source .venv/bin/activate)
@@ -29,7 +32,8 @@ NEXT = """What to try next (first: source .venv/bin/activate)
   dvc exp run -S K=65536                 an auxiliary vector for every label
   dvc metrics diff                       what that changed
   dvc plots show                         curves, and results by label frequency
-  dvc exp run -S dataset=path/to/folder  your own trn.json.gz, tst.json.gz and lbl.json.gz
+  xc check my.csv                        can your own data be trained on? (docs/from-csv.md)
+  dvc exp run -S dataset=my.csv          then do it
   make peers                             PECOS, omikuji, napkinXC and BM25 on the same split"""
 
 
@@ -43,34 +47,54 @@ def main() -> None:
 @click.option(
     "--file",
     "file",
-    type=click.File(encoding="utf-8", errors="replace"),
-    help="One text per line; - reads standard input.",
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
+    help="One text per line (- reads standard input), or a CSV, TSV, JSON lines or Parquet file, whose ids come back.",
 )
+@click.option("--text", "text_column", help="The column of that file that holds the texts.")
+@click.option("--id", "id_column", help="The column of that file that holds the ids.")
 @click.option("-k", "k", type=click.IntRange(1, 1000), default=10, show_default=True, help="Labels per text.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per text.")
 @click.option(
     "--data", type=click.Path(path_type=Path), default=Path("data"), show_default=True, help="Where the run is."
 )
 @runtime.command
-def predict(texts: tuple[str, ...], file, k: int, as_json: bool, data: Path) -> None:
+def predict(texts, file, text_column: str | None, id_column: str | None, k: int, as_json: bool, data: Path) -> None:
     """The labels of new TEXTS, best first, with the probability that each is right."""
     given = [text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for text in texts]
-    texts = [*given, *(line.rstrip("\r\n") for line in file or [])]
+    docs = [*((None, text) for text in given), *(read_file(file, text_column, id_column) if file else [])]
+    texts = [text for _, text in docs]
     if not texts:
         raise UserError('there is no text: give it in quotes, xc predict "text", or one per line with --file F.')
     from xcutils.serving import load_system  # torch and the models: only when there is something to predict
 
     runtime.start()
     system = load_system(data)
-    for text, answer in zip(texts, system.answers(texts, k)):
+    for (id, text), answer in zip(docs, system.answers(texts, k)):
         if as_json:
-            click.echo(json.dumps({"text": text, "known": answer.known, "labels": answer.labels}, ensure_ascii=False))
+            own = {} if id is None else {"id": id}
+            shown = own | {"text": text, "known": answer.known, "labels": answer.labels}
+            click.echo(json.dumps(shown, ensure_ascii=False))
             continue
-        click.echo(text)
+        click.echo(text if id is None else f"{id}  {text}")
         if not answer.known:
             click.echo("  (no known word in this text: these are the most frequent labels)")
         for label in answer.labels:
             click.echo(f"  {label['score']:.3f}  {label['id']}  {label['text']}")
+
+
+def read_file(file: Path, text: str | None, id: str | None) -> list[tuple[str | None, str]]:
+    """(id or None, text) of each doc of a table, or of each line of another file; what a table's rows lack is said."""
+    from xcutils.skips import Skips
+    from xcutils.tabular import form_of, read_texts
+
+    if str(file) == "-" or form_of(file) is None:
+        with click.open_file(str(file), encoding="utf-8", errors="replace") as lines:
+            return [(None, line.rstrip("\r\n")) for line in lines]
+    report = Skips()
+    docs = list(read_texts(file, text, id, report))
+    if report.total:
+        runtime.say("\n".join([f"skipped {report.total:,} of the rows:", *report.shown(SHOWN)]))
+    return docs
 
 
 @main.command()
@@ -99,6 +123,81 @@ def export(folder: Path, data: Path) -> None:
 
     write_xc(folder, prepared(data / "prepare"))
     click.echo(f"wrote {folder}: any tool that reads the repository's form can be run on exactly this split.")
+
+
+def data_options(function):
+    """What dataset.yaml may say about tables, as options."""
+    for option in (
+        click.option("--text", help="The column that holds the texts."),
+        click.option("--labels", help="The column that holds the labels."),
+        click.option("--id", help="The column that holds the documents' ids."),
+        click.option("--separator", help="What stands between two labels in a cell."),
+        click.option("--no-header", "header", is_flag=True, flag_value=False, default=None, help="No line of names."),
+        click.option("--label-id", help="The label file's column of ids."),
+        click.option("--label-text", help="The label file's column of texts."),
+        click.option("--name", help="The dataset's name.  [default: that of the folder or file]"),
+    ):
+        function = option(function)
+    return function
+
+
+@main.command("check")
+@click.argument("path", type=click.Path(path_type=Path))
+@data_options
+@click.option("--out", type=click.Path(path_type=Path), help="Also write all problems to this CSV file.")
+@runtime.command
+def check_data(path: Path, out: Path | None, **stated) -> None:
+    """Read the dataset at PATH; print its statistics and what is wrong with it.
+
+    The exit code is 1 if it could not be trained on.
+    """
+    from xcutils.corpora import split_validation
+    from xcutils.datasets import load_dataset
+    from xcutils.params import load_section
+    from xcutils.summaries import check_trainable, statistics, table
+
+    p = load_section("prepare")
+    data = load_dataset(path, {key: given for key, given in stated.items() if given is not None})
+    is_validation = split_validation(data.train.identity, p.validation)
+    report = data.report
+    lines = [*report.notes, table(statistics(data, is_validation)), *hints(data), ""]
+    lines.append(f"{report.total:,} problem{'s' * (report.total > 1)}:" if report.total else ALL_WELL)
+    click.echo("\n".join([*lines, *report.shown(PROBLEMS)]))
+    if out:
+        report.save(out)
+    report.refuse_above(p.bad_rows)
+    check_trainable(data, is_validation)
+    click.echo("It can be trained on.")
+
+
+@main.command("import")
+@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("folder", type=click.Path(path_type=Path))
+@data_options
+@runtime.command
+def import_data(path: Path, folder: Path, **stated) -> None:
+    """Write the dataset at PATH to FOLDER as trn.json.gz, tst.json.gz and lbl.json.gz; list what was skipped."""
+    from xcutils.datasets import load_dataset, write_xc
+    from xcutils.params import load_section
+    from xcutils.skips import REPORT
+
+    data = load_dataset(path, {key: given for key, given in stated.items() if given is not None})
+    data.report.refuse_above(load_section("prepare").bad_rows)
+    write_xc(folder, data)
+    data.report.save(folder / REPORT)
+    counts = (
+        f"{len(data.train.ids):,} training and {len(data.test.ids):,} test documents, {len(data.label_ids):,} labels"
+    )
+    click.echo(f"wrote {folder}: {counts}; rows skipped: {data.report.total:,} ({folder / REPORT}).")
+
+
+def hints(data) -> list[str]:
+    """What a person may want to know who sees the numbers for the first time."""
+    for mark in (";", "|", ","):
+        n_found = sum(mark in id for id in data.label_ids)
+        if n_found > 0.3 * len(data.label_ids) and data.label_ids == data.label_texts:
+            return [f"note: {n_found:,} labels hold {mark!r}; if it stands between labels, state --separator {mark!r}"]
+    return []
 
 
 @main.command()

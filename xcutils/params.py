@@ -58,6 +58,11 @@ def load_all(changes: Sequence[str] = (), file: Path = Path("params.yaml")) -> d
     return asdict(top) | {name: asdict(check(k, tree.get(name), f"{file}: {name}")) for name, k in kinds.items()}
 
 
+def load_section(section: str, file: Path = Path("params.yaml")) -> Any:
+    """The named section as its own stage's Params, for a command that does what the stage will do."""
+    return load_params(importlib.import_module(f"stages.{section}").Params, section, file)
+
+
 def load_top(file: Path = Path("params.yaml")) -> Top:
     """K, dataset and seed."""
     tree = read(file)
