@@ -52,6 +52,13 @@ class Params:
     cluster_last: int = value(low=1)  # documents per cluster at most
     refresh: int = value(low=1)  # epochs between two clusterings of the documents
 
+    def __post_init__(self):
+        if self.cluster_last < self.cluster_first:
+            raise ValueError(
+                f"cluster_last is {self.cluster_last} and cluster_first {self.cluster_first}: clusters grow from the "
+                "first size to the last, which must be at least as large."
+            )
+
 
 class OneVsAll:
     """A classifier row per label over document embeddings that are frozen or trained along."""

@@ -65,6 +65,13 @@ class Params:
     refresh: int = value(low=1)  # epochs between two clusterings of the documents
     recluster: int = value(low=0)  # epochs between two clusterings of the labels (dynamic clusters); 0 = never
 
+    def __post_init__(self):
+        if self.cluster_last < self.cluster_first:
+            raise ValueError(
+                f"cluster_last is {self.cluster_last} and cluster_first {self.cluster_first}: clusters grow from the "
+                "first size to the last, which must be at least as large."
+            )
+
 
 class Siamese:
     """Encoder, auxiliary vectors and the bank of document embeddings that batches are clustered by."""

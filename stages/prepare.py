@@ -19,13 +19,14 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from xcutils import artifacts, runtime
+from xcutils.checkpoints import check_length, checkpoint_folder
 from xcutils.corpora import Corpus, Dataset, split_validation
 from xcutils.datasets import load_dataset
-from xcutils.params import load_params, value
+from xcutils.params import load_params, load_section, value
 from xcutils.ragged import Ragged, concatenate, from_strings
 from xcutils.skips import REPORT
 from xcutils.summaries import check_trainable, frequencies, statistics, table
-from xcutils.tokens import fill_empty, load_tokenizer, special_ids, tokenize
+from xcutils.tokens import check_vocabulary, fill_empty, load_tokenizer, special_ids, tokenize
 
 STEP = 1 << 16  # texts between two looks at the progress
 SHOWN = 5  # skipped rows
@@ -55,6 +56,15 @@ def encode(tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int, name: st
     return concatenate(*(tokenize(tokenizer, texts[first : first + STEP], max_tokens) for first in firsts))
 
 
+def check_models(p: Params) -> None:
+    """Refuse checkpoints of later stages that do not go with the tokenizer, before anything long is done."""
+    for section in ("embed", "encoder"):
+        other = load_section(section)
+        check_vocabulary(checkpoint_folder(p.tokenizer), other.model, f"{section}.model")
+        if getattr(other, "kind", "transformer") == "transformer":
+            check_length(other.model, p.max_tokens)
+
+
 def save_corpus(folder: Path, corpus: Corpus, tokens: Ragged, pairs: np.ndarray) -> None:
     artifacts.save_ragged(folder, "tokens", tokens)
     artifacts.save_ragged(folder, "positives", corpus.positives)
@@ -63,15 +73,20 @@ def save_corpus(folder: Path, corpus: Corpus, tokens: Ragged, pairs: np.ndarray)
     artifacts.save_array(folder, "filter", pairs)
 
 
+def facts(p: Params) -> dict:
+    """The parameters that what is written depends on."""
+    return {name: value for name, value in asdict(p).items() if name != "bad_rows"}
+
+
 def save(out: Path, data: Dataset, is_validation: np.ndarray, tokens: Tokens, p: Params) -> None:
     """The train, test and labels folders, each whole or not at all; the manifests say that they belong together."""
-    with artifacts.writing(out / "train", name="prepare/train", params=asdict(p)) as folder:
+    with artifacts.writing(out / "train", name="prepare/train", params=facts(p)) as folder:
         save_corpus(folder, data.train, tokens.train, data.train_filter)
         artifacts.save_array(folder, "is_validation", is_validation)
         artifacts.save_json(folder, "meta.json", {"dataset": data.name, "refit": p.refit})
-    with artifacts.writing(out / "test", name="prepare/test", params=asdict(p), inputs=[out / "train"]) as folder:
+    with artifacts.writing(out / "test", name="prepare/test", params=facts(p), inputs=[out / "train"]) as folder:
         save_corpus(folder, data.test, tokens.test, data.test_filter)
-    with artifacts.writing(out / "labels", name="prepare/labels", params=asdict(p), inputs=[out / "train"]) as folder:
+    with artifacts.writing(out / "labels", name="prepare/labels", params=facts(p), inputs=[out / "train"]) as folder:
         artifacts.save_ragged(folder, "tokens", tokens.labels)
         artifacts.save_ragged(folder, "ids", from_strings(data.label_ids))
         artifacts.save_ragged(folder, "texts", from_strings(data.label_texts))
@@ -80,7 +95,7 @@ def save(out: Path, data: Dataset, is_validation: np.ndarray, tokens: Tokens, p:
 
 def save_tokenizer(out: Path, tokenizer: Tokenizer, p: Params) -> None:
     with artifacts.writing(
-        out / "tokenizer", name="prepare/tokenizer", params=asdict(p), inputs=[out / "train"]
+        out / "tokenizer", name="prepare/tokenizer", params=facts(p), inputs=[out / "train"]
     ) as folder:
         tokenizer.save(str(folder / "tokenizer.json"))
         special = special_ids(tokenizer) | {"max_tokens": p.max_tokens, "name": p.tokenizer}
@@ -95,6 +110,7 @@ def main(dataset: Path, out: Path) -> None:
     """Prepare the folder or file DATASET and write the folders of OUT."""
     runtime.start()
     p = load_params(Params, "prepare")
+    check_models(p)
     tokenizer = load_tokenizer(p.tokenizer)
     special_ids(tokenizer)  # a tokenizer of another style is refused before the long work
     data = load_dataset(dataset)

@@ -670,6 +670,23 @@ def test_a_checkpoint_with_other_tokens_is_refused(tiny_run, tiny_model, tmp_pat
     assert_nothing_left(folder, stage)
 
 
+@pytest.mark.parametrize(
+    "changes, named",
+    [
+        ({"embed.model": "all-MiniLM-L6-v2"}, ["embed.model", "all-MiniLM-L6-v2", "vocabulary"]),
+        ({"encoder.model": "all-MiniLM-L6-v2"}, ["encoder.model", "all-MiniLM-L6-v2", "vocabulary"]),
+        ({"prepare.max_tokens": 33}, ["takes at most 32 tokens", "prepare.max_tokens"]),
+        ({"encoder.cluster_first": 300}, ["encoder", "cluster_last is 256", "cluster_first 300"]),
+        ({"classifier.cluster_last": 3}, ["classifier", "cluster_last is 3", "cluster_first 32"]),
+        ({"score.tau": "1e-4x"}, ["score.tau", "1e-4x", "must be a number"]),
+    ],
+)
+def test_the_first_stage_refuses_what_a_later_one_could_not_use(tiny_model, tmp_path, changes, named):
+    folder = make_project(tmp_path, **(small_checkpoint(tiny_model) | changes))
+    assert_one_sentence(run_stage(folder, "prepare"), *named)
+    assert_nothing_left(folder, "prepare")
+
+
 def test_a_process_ends_with_one_sentence_and_code_1(tmp_path):
     make_project(tmp_path, K=-1)
     env = os.environ | {"XC_THREADS": "1", "PYTHONPATH": str(ROOT)}

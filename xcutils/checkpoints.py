@@ -1,6 +1,7 @@
 """Where a pretrained model's files are: a local folder, an installed package, or the Hugging Face hub."""
 
 import importlib.util
+import json
 from pathlib import Path
 
 from xcutils.errors import UserError
@@ -56,3 +57,14 @@ def _hub_folder(name: str) -> Path:
         f"The model '{name}' is neither a local folder nor to be had from the Hugging Face hub ({reason}): "
         "give the path of a folder that holds its config.json, tokenizer.json and safetensors weights."
     )
+
+
+def check_length(checkpoint: str, max_tokens: int) -> None:
+    """Refuse texts of more tokens than the checkpoint has places for."""
+    try:
+        config = json.loads((Path(checkpoint_folder(checkpoint)) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return  # the stage that loads the model will say what is wrong with it
+    longest = config.get("max_position_embeddings")
+    if longest is not None and max_tokens > longest:
+        raise UserError(f"{checkpoint} takes at most {longest} tokens: lower prepare.max_tokens to that.")

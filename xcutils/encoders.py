@@ -15,7 +15,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from xcutils.checkpoints import checkpoint_folder
+from xcutils.checkpoints import check_length, checkpoint_folder
 from xcutils.errors import UserError
 from xcutils.ragged import Ragged, starts
 from xcutils.tables import RowTable
@@ -222,13 +222,11 @@ def build_transformer(checkpoint: str, special: dict, *, pooling: str, layers: i
     from transformers import AutoModel  # slow to import: only where it is used
     from transformers.utils import logging
 
+    check_length(checkpoint, special.get("max_tokens", 0))
     logging.disable_progress_bar()
     model = AutoModel.from_pretrained(
         checkpoint_folder(checkpoint), trust_remote_code=False, use_safetensors=True, dtype=torch.float32
     )
-    longest = getattr(model.config, "max_position_embeddings", None)
-    if longest is not None and special.get("max_tokens", 0) > longest:
-        raise UserError(f"{checkpoint} takes at most {longest} tokens: lower prepare.max_tokens to that.")
     for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"):
         if hasattr(model.config, name):
             setattr(model.config, name, dropout)
