@@ -209,3 +209,72 @@ def test_decoupled_softmax_in_one_matrix_has_the_gradients_of_the_plain_form(tau
     torch.testing.assert_close(fast, plain)
     for got, wanted in zip(torch.autograd.grad(3 * fast, (x, labels)), torch.autograd.grad(3 * plain, (x, labels))):
         torch.testing.assert_close(got, wanted)
+
+
+# --- soft targets, SupCon and binary cross-entropy --------------------------------------------------------------------
+
+
+def pairs(seed: int, docs: int = 6, labels: int = 8) -> dict:
+    """Vectors (float64), positives and their soft targets; doc 0 has no positive, doc 1 no negative."""
+    generator = torch.Generator().manual_seed(seed)
+    _, is_positive = instance(seed, docs, labels)
+    x, z = (torch.randn(n, 5, generator=generator, dtype=torch.float64) for n in (docs, labels))
+    rows, columns = is_positive.nonzero(as_tuple=True)
+    weights = 0.1 + 0.9 * torch.rand(len(rows), generator=generator, dtype=torch.float64)
+    return {"x": x, "labels": z, "rows": rows, "columns": columns, "weights": weights}
+
+
+def by_hand(kind: str, x, labels, rows, columns, weights, tau: float) -> float:
+    """The sums as printed, one pair at a time; `weights` may be None."""
+    scores = [[sum(a * b for a, b in zip(doc, label)) / tau for label in labels] for doc in x]
+    target = {(r, c): w for r, c, w in zip(rows, columns, weights or [1.0] * len(rows))}
+    total, counted = 0.0, 0
+    for b, row in enumerate(scores):
+        if kind == "bce":
+            for p, s in enumerate(row):
+                wanted, share = target.get((b, p), 0.0), 1 / (1 + math.exp(-s))
+                total -= wanted * math.log(share) + (1 - wanted) * math.log(1 - share)
+            continue
+        own = [p for p in range(len(row)) if (b, p) in target]
+        counted += bool(own)
+        for p in own:
+            pool = range(len(row)) if kind == "supcon" else [q for q in range(len(row)) if q == p or q not in own]
+            loss = -math.log(math.exp(row[p]) / sum(math.exp(row[q]) for q in pool))
+            total += target[b, p] / sum(target[b, q] for q in own) * loss
+    return total / (len(x) if kind == "bce" else max(1, counted))
+
+
+@pytest.mark.parametrize("kind", ["decoupled_softmax", "supcon", "bce"])
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_losses_over_pairs_and_their_gradients_are_the_printed_sums(kind, soft, seed):
+    given, tau = pairs(seed), 0.7
+    weights = given.pop("weights") if soft else None
+    plain = [t.tolist() for t in (given["rows"], given["columns"])]
+    listed = None if weights is None else weights.tolist()
+    x, labels = given["x"].requires_grad_(), given["labels"].requires_grad_()
+    loss = getattr(losses, kind)(x, labels, given["rows"], given["columns"], weights, tau=tau)
+    assert loss.item() == pytest.approx(by_hand(kind, x.tolist(), labels.tolist(), *plain, listed, tau), rel=1e-9)
+    loss.backward()
+    own = differences(lambda moved: by_hand(kind, moved, labels.tolist(), *plain, listed, tau), x.detach())
+    theirs = differences(lambda moved: by_hand(kind, x.tolist(), moved, *plain, listed, tau), labels.detach())
+    torch.testing.assert_close(x.grad, own, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(labels.grad, theirs, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["decoupled_softmax", "supcon"])
+def test_equal_soft_targets_are_none(kind):
+    given = pairs(0)
+    given["weights"] = torch.full_like(given["weights"], 0.3)
+    soft = getattr(losses, kind)(**given, tau=0.5)
+    assert soft.item() == pytest.approx(getattr(losses, kind)(**{**given, "weights": None}, tau=0.5).item())
+
+
+@pytest.mark.parametrize("kind", ["decoupled_softmax", "supcon", "bce"])
+def test_without_positives_the_losses_are_finite(kind):
+    none = torch.zeros(0, dtype=torch.int64)
+    x, labels = torch.randn(3, 4, requires_grad=True), torch.randn(5, 4)
+    loss = getattr(losses, kind)(x, labels, none, none, tau=0.1)
+    loss.backward()
+    assert torch.isfinite(loss) and torch.isfinite(x.grad).all()
+    assert kind == "bce" or loss.item() == 0
