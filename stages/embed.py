@@ -33,9 +33,9 @@ class Params:
 def main(train: Path, labels: Path, tokenizer: Path, out: Path) -> None:
     p = load_params(Params, "embed")
     device = runtime.start()
-    estimates.announce("embed", estimates.prepared(train, labels))
     special = artifacts.load_json(artifacts.check(tokenizer), "special.json")
     check_vocabulary(tokenizer, p.model, "embed.model")
+    estimates.announce("embed", estimates.prepared(train, labels))
     encoder = build_transformer(p.model, special, pooling=p.pooling, layers=p.layers, dropout=0.0)
     encoder = move(encoder, device)
     with artifacts.writing(out) as folder:

@@ -186,7 +186,6 @@ def save_fold(folder: Path, model: Siamese) -> None:
 def main(train_dir: Path, labels_dir: Path, tokenizer: Path, cluster: Path, out: Path) -> None:
     p, seed = load_params(Params, "encoder"), load_top().seed
     device = runtime.start(seed)
-    estimates.announce("encoder", estimates.prepared(train_dir, labels_dir))
     docs = artifacts.load_ragged(artifacts.check(train_dir), "tokens")
     labels = artifacts.load_ragged(artifacts.check(labels_dir), "tokens")
     positives = artifacts.load_ragged(train_dir, "positives")
@@ -194,6 +193,7 @@ def main(train_dir: Path, labels_dir: Path, tokenizer: Path, cluster: Path, out:
     label_to_aux = artifacts.load_array(artifacts.check(cluster), "label_to_aux")
     special = artifacts.load_json(artifacts.check(tokenizer), "special.json")
     check_vocabulary(tokenizer, p.model, "encoder.model")
+    estimates.announce("encoder", estimates.prepared(train_dir, labels_dir))
     excluded = pair_matrix(artifacts.load_array(train_dir, "filter"), (len(docs), len(labels)))
     with artifacts.writing(out) as folder:
         for fold in folds(is_validation, artifacts.load_json(train_dir, "meta.json")["refit"]):

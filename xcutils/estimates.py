@@ -35,7 +35,7 @@ COUNTED = 1 << 16  # encoders: texts whose n-grams are counted at once
 CHUNK = 1 << 14  # score, neighbours: documents, vectors
 DEPTH, ROWS = 100, 6  # score: labels ranked, rankings kept
 
-BANDWIDTH = 4e9  # bytes moved per second where memory and not arithmetic is the limit
+BANDWIDTH = 12e9  # bytes moved per second where memory and not arithmetic is the limit
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ class Network:
             return 0.0, passes * (6 * picked + features * (20 * LONG + 2 * FLOAT * self.width))
         if self.kind == "bi-gru":
             return 4 * passes * self.dense * tokens, passes * 10 * picked
-        return 2.6 * passes * self.dense * (tokens + 2 * texts), 0.0  # not quite a large matrix product's speed
+        return 2.2 * passes * self.dense * (tokens + 2 * texts), 0.0  # not quite a large matrix product's speed
 
 
 def embedder(params: dict) -> Network:
