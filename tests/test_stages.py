@@ -547,7 +547,7 @@ def assert_nothing_left(folder: Path, stage: str) -> None:
     assert stage != "score" or not (folder / "metrics.json").exists()
 
 
-@pytest.mark.parametrize("stage, name", [("embed", "encode_sets"), ("augment", "encode"), ("index", "build_graph")])
+@pytest.mark.parametrize("stage, name", [("embed", "encode"), ("augment", "encode"), ("index", "build_graph")])
 def test_a_stage_that_fails_half_way_leaves_no_output(tiny_run, tiny_model, tmp_path, monkeypatch, stage, name):
     module = importlib.import_module(f"stages.{stage}")
     works, calls = getattr(module, name), []
