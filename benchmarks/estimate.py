@@ -31,6 +31,7 @@ from xcutils.sizes import raw
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT = 1.5
+NONE = "none"
 TEST = 5000  # test documents of a generated set
 GENERATED = (  # what differs from params.yaml
     "prepare.validation=0.02",
@@ -103,13 +104,13 @@ def run(stage: str, command: str, folder: Path) -> tuple[float, float, float]:
 def compare(folder: Path, dataset: str, first: str) -> list[dict]:
     """Run every stage from `first` on in the folder; one row each, earlier ones as they were measured there before."""
     pipeline = YAML(typ="safe").load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
-    params, rows = load_all(file=folder / "params.yaml"), []
+    params, rows, order = load_all(file=folder / "params.yaml"), [], [*pipeline, NONE]
     sizes = raw(ROOT / dataset if (ROOT / dataset).is_dir() else Path(dataset), params)
     for stage, facts in pipeline.items():
         guess = estimates.STAGES[stage](sizes, params, estimates.host())
         command = facts["cmd"].replace("${dataset}", str((ROOT / dataset).resolve()))
         record = folder / f"{stage}.json"
-        if list(pipeline).index(stage) >= list(pipeline).index(first):
+        if order.index(stage) >= order.index(first):
             record.write_text(json.dumps(run(stage, command, folder)), encoding="utf-8")
         peak, seconds, cpu = json.loads(record.read_text(encoding="utf-8"))
         if stage == "prepare":
@@ -145,10 +146,10 @@ def bench(name: str, folder: Path, dataset: str, changes: dict, first: str) -> l
 )
 @click.option(
     "--first",
-    type=click.Choice(list(estimates.STAGES)),
+    type=click.Choice([*estimates.STAGES, NONE]),
     default="prepare",
     show_default=True,
-    help="Run from this stage on, upon what an earlier run left in --folder.",
+    help="Run from this stage on, upon what an earlier run left in --folder; none: print its figures again.",
 )
 def main(labels: int, docs: int, only: str | None, folder: Path | None, first: str) -> None:
     """Run the stages on both sets and print each estimate beside what was measured."""

@@ -35,9 +35,9 @@ def main(train: Path, labels: Path, tokenizer: Path, out: Path) -> None:
     device = runtime.start()
     inputs = [train, labels, tokenizer]
     artifacts.check_together(*inputs)
-    estimates.announce("embed", estimates.prepared(train, labels))
     special = artifacts.load_json(tokenizer, "special.json")
     check_vocabulary(tokenizer, p.model, "embed.model")
+    estimates.announce("embed", estimates.prepared(train, labels))
     encoder = build_transformer(p.model, special, pooling=p.pooling, layers=p.layers, dropout=0.0)
     encoder = move(encoder, device)
     sources = {"docs": train, "labels": labels}

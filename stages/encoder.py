@@ -207,13 +207,13 @@ def main(train_dir: Path, labels_dir: Path, tokenizer: Path, cluster: Path, out:
     device = runtime.start(seed)
     inputs = [train_dir, labels_dir, tokenizer, cluster]
     artifacts.check_together(*inputs)
-    estimates.announce("encoder", estimates.prepared(train_dir, labels_dir))
     docs, labels = (artifacts.load_ragged(folder, "tokens") for folder in (train_dir, labels_dir))
     positives = artifacts.load_ragged(train_dir, "positives")
     is_validation = artifacts.load_array(train_dir, "is_validation")
     label_to_aux = artifacts.load_array(cluster, "label_to_aux")
     special = artifacts.load_json(tokenizer, "special.json")
     check_vocabulary(tokenizer, p.model, "encoder.model")
+    estimates.announce("encoder", estimates.prepared(train_dir, labels_dir))
     excluded = pair_matrix(artifacts.load_array(train_dir, "filter"), (len(docs), len(labels)))
 
     def fit_fold(fold: Fold, snapshots: Snapshots, folder: Path) -> None:

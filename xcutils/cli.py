@@ -246,18 +246,20 @@ def estimate(path: Path | None, changes: tuple[str, ...], like: str | None, **gi
     host, room = estimates.host(), runtime.memory()
     made = [function(found, params, host) for function in estimates.STAGES.values()]
     click.echo(sizes.describe_sizes(name, found, estimates.trained(params).dim))
-    click.echo(f"{'stage':<12}{'memory':>10}{'time':>9}{'disk':>10}   largest parts")
+    click.echo(f"{'stage':<12}{'memory':>10}{'of files':>10}{'time':>9}{'disk':>10}   largest parts")
     for one in made:
-        figures = (estimates.gigabytes(one.peak), estimates.duration(one.seconds), estimates.gigabytes(one.disk))
-        click.echo(f"{one.stage:<12}" + "{:>10}{:>9}{:>10}   ".format(*figures) + one.largest())
+        peak, mapped, disk = (estimates.gigabytes(v) for v in (one.peak, one.peak - one.needed, one.disk))
+        time = estimates.duration(one.seconds)
+        click.echo(f"{one.stage:<12}{peak:>10}{mapped:>10}{time:>9}{disk:>10}   {one.largest()}")
     total = [estimates.duration(sum(e.seconds for e in made)), estimates.gigabytes(sum(e.disk for e in made))]
-    click.echo(f"{'in all':<22}" + "{:>9}{:>10}".format(*total))
+    click.echo(f"{'in all':<32}" + "{:>9}{:>10}".format(*total))
     click.echo(
         f"Times are rough: from {host.speed / 1e9:.0f} GFLOPS of {host.threads} threads just now, to the last epoch."
     )
     refusals = [text for one in made if (text := one.refusal(room))]
     for text in refusals:
         click.echo(f"does not fit: {text}")
+    click.echo("Memory of files (mapped) is not counted against the machine's: it can be dropped and read again.")
     if not refusals:
         click.echo(f"All stages fit into the {estimates.gigabytes(room)} that can be had here.")
 

@@ -23,6 +23,7 @@ from xcutils.params import load_all
 FLOAT, LONG, INT = 4, 8, 4  # bytes
 BASE = 0.28e9  # interpreter, numpy, torch and its threads
 TRANSFORMERS = 0.17e9  # what importing the library and a tokenizer's vocabulary adds
+TOKENIZER = 0.05e9  # a tokenizer and its vocabulary
 HOLES = 2  # what every step makes anew takes twice its size: see runtime on freed blocks
 MINUTES, HOURS = 120, 7200  # from so many seconds on a time is said in minutes, in hours
 
@@ -35,7 +36,8 @@ COUNTED = 1 << 16  # encoders: texts whose n-grams are counted at once
 CHUNK = 1 << 14  # score, neighbours: documents, vectors
 DEPTH, ROWS = 100, 6  # score: labels ranked, rankings kept
 
-BANDWIDTH = 4e9  # bytes moved per second where memory and not arithmetic is the limit
+CACHE = 64e6  # bytes
+BANDWIDTH = 12e9  # bytes moved per second where memory and not arithmetic is the limit
 
 
 @dataclass(frozen=True)
@@ -186,7 +188,7 @@ class Network:
             return 0.0, passes * (6 * picked + features * (20 * LONG + 2 * FLOAT * self.width))
         if self.kind == "bi-gru":
             return 4 * passes * self.dense * tokens, passes * 10 * picked
-        return 2.6 * passes * self.dense * (tokens + 2 * texts), 0.0  # not quite a large matrix product's speed
+        return 2.2 * passes * self.dense * (tokens + 2 * texts), 0.0  # not quite a large matrix product's speed
 
 
 def embedder(params: dict) -> Network:
@@ -235,7 +237,7 @@ def prepare(s: Sizes, params: dict, host: Host) -> Estimate:
     count, tokens = s.docs + s.labels + s.test, s.doc_tokens + s.label_tokens + s.test_tokens
     text = 5 * tokens  # bytes of the texts themselves
     parts = [
-        Part("interpreter", BASE),
+        Part("interpreter", BASE + TOKENIZER),
         Part("ids and texts", count * 2 * 66 + 2 * text),
         Part("their bytes", count * 2 * 42 + text),
         Part("tokens", 3 * INT * tokens, "lower prepare.max_tokens"),
@@ -314,7 +316,7 @@ def encoder(s: Sizes, params: dict, host: Host) -> Estimate:
     tokens = docs * s.doc_tokens / max(1, s.docs) + pool * s.label_tokens / max(1, s.labels)
     vectors = FLOAT * s.labels * net.dim
     kept = [
-        Part("interpreter", BASE + (TRANSFORMERS if net.kind == "transformer" else 0.05e9)),
+        Part("interpreter", BASE + (TRANSFORMERS if net.kind == "transformer" else TOKENIZER)),
         Part("tokens and positives", INT * (s.doc_tokens + s.label_tokens + s.positives), mapped=True),
         Part("pairs and offsets", LONG * (2 * s.docs + s.labels) + 20 * s.filtered + 3 * INT * s.labels),
         Part("bank of documents", FLOAT * s.docs * net.dim, fewer),
@@ -441,11 +443,15 @@ def index(s: Sizes, params: dict, host: Host) -> Estimate:
         Part("links", graph - FLOAT * count * net.dim, f"lower index.m ({p['m']})"),
         Part("vectors on their way", 2 * FLOAT * chunks * net.dim),
     ]
-    looked = p["ef_construction"] * p["m"] ** 0.5 * log2(max(2, count / 3)) / 2
-    one = 25e-9 * looked * net.dim / 8
-    largest = max(s.labels, s.docs) / p["threads"]
-    seconds = 3 + one * max(largest, count / max(1, min(3 * p["threads"], host.threads)))
+    at_once = max(1, min(3 * p["threads"], host.threads))
+    seconds = 3 + count / at_once * _search_time(p["ef_construction"], p["m"], max(s.labels, s.docs), net.dim)
     return Estimate("index", parts, seconds, count * (FLOAT * net.dim + 8 * p["m"] + 24))
+
+
+def _search_time(ef: int, m: int, count: int, dim: int) -> float:
+    """Seconds of one search or insertion on one thread; four times as long where the vectors are not in the cache."""
+    far = 4 if FLOAT * count * dim > CACHE else 1
+    return 4e-10 * far * ef * (m / 24) ** 0.5 * log2(max(2, count)) * dim
 
 
 def _graph_bytes(dim: int, m: int) -> float:
@@ -499,9 +505,9 @@ def score(s: Sizes, params: dict, host: Host) -> Estimate:
         [*final, Part("rows of labels.csv", 700 * s.labels)],
     ]
     searches = s.test * (2 * s.labels * (2 * net.dim + zero_shot.dim)) + 2 * held * count * net.dim
-    looked = 25e-9 * p["ef"] * params["index"]["m"] ** 0.5 * net.dim / 8 * 10
+    looked = _search_time(p["ef"], params["index"]["m"], max(s.labels, s.docs), net.dim) / host.threads
     flops, _ = zero_shot.work(s.test, s.test_tokens, train=False)
-    seconds = 8 + (searches + flops) / host.speed + s.test * (3 * looked + 1e-3) + 250 * held * 2e-6 * p["shortlist"]
+    seconds = 8 + (searches + flops) / host.speed + s.test * (3 * looked + 1e-3) + 5e-5 * held * p["shortlist"]
     return Estimate("score", _fullest(kept, moments), seconds + 20e-6 * s.labels, 90 * s.labels)
 
 
