@@ -83,6 +83,14 @@ def test_a_stray_quote_costs_its_own_line_alone(read):
     assert len(rows) == 52 and [line for line, _ in skipped] == [2, 53]
 
 
+def test_a_record_without_end_takes_no_memory_without_end(read, monkeypatch):
+    monkeypatch.setattr("xcutils.delimited.MOST_LINE", 1000)
+    endless = b'x,"\n' + b'",y,"\n' * 2000 + b'"\n'
+    rows, skipped = read(b"a,b\n1,2\n" + endless + b"3,4\n5,6\n")
+    assert [cells for _, cells in rows] == [["a", "b"], ["1", "2"], ["3", "4"], ["5", "6"]]
+    assert skipped == [(3, "the record is longer than 8 MB")]
+
+
 def test_quotes_in_tsv_may_be_only_characters(read):
     content = b'a\tb\n"open\t1\nx\t2\n"he" said\t3\ny\t4\n5" disk\t"6"\n'
     rows, skipped = read(content, "tsv")

@@ -79,7 +79,8 @@ def predict(texts, file, text_column: str | None, id_column: str | None, k: int,
         if not answer.known:
             click.echo("  (no known word in this text: these are the most frequent labels)")
         for label in answer.labels:
-            click.echo(f"  {label['score']:.3f}  {label['id']}  {label['text']}")
+            named = label["id"] if label["id"] == label["text"] else f"{label['id']}  {label['text']}"
+            click.echo(f"  {label['score']:.3f}  {named}")
 
 
 def read_file(file: Path, text: str | None, id: str | None) -> list[tuple[str | None, str]]:

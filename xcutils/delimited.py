@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from xcutils.errors import UserError
-from xcutils.lines import MOST_TEXT, Line, cut_off, lines
+from xcutils.lines import MOST_LINE, MOST_TEXT, Line, cut_off, lines
 from xcutils.skips import Skips
 
+TOO_LONG = f"longer than {MOST_LINE >> 20} MB"
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 SWALLOWED = 3  # lines of a TSV file that an open quote took in before they are looked at
 LOOKED_AT = 200  # lines, to tell a stray quote from a text of many lines
@@ -20,9 +21,14 @@ class _Feed:
     def __init__(self, path: Path):
         self._lines = lines(path)
         self._back: deque[Line] = deque()
+        self.ended = False
+        self.start()
+
+    def start(self) -> None:
+        """The next line is the first of a record."""
         self.record: list[Line] = []
         self.unusable: Line | None = None  # the last such line of the record
-        self.ended = False
+        self._size = 0
 
     def __iter__(self) -> "_Feed":
         return self
@@ -43,6 +49,9 @@ class _Feed:
         if line.text is None:
             self.unusable = line
             return '"' * (line.quotes % 2) + line.end  # as many quotes left open as the line leaves
+        self._size += len(line.text)
+        if self._size > MOST_LINE:
+            raise csv.Error(TOO_LONG)
         return line.text + line.end
 
     def give_back(self, rest: list[Line]) -> None:
@@ -61,8 +70,7 @@ def records(path: Path, form: str, report: Skips, header: bool) -> Iterator[tupl
     reader = csv.reader(feed, delimiter=delimiter, strict=True)
     width = rows = odd = odd_line = odd_width = 0
     while True:
-        feed.record.clear()
-        feed.unusable = None
+        feed.start()
         try:
             cells = next(reader)
         except StopIteration:
@@ -115,9 +123,12 @@ def _failed(path: Path, feed: _Feed, report: Skips, delimiter: str, width: int, 
         feed.give_back(rest)
     else:
         _pass_over(feed)
-    too_long = "field limit" in error
-    reason = f"a cell is longer than {MOST_TEXT:,} characters" if too_long else f"the quotes are wrong ({error})"
-    report.skip(path, first.number, "rows_too_long" if too_long else "rows_badly_quoted", reason)
+    if "field limit" in error:
+        report.skip(path, first.number, "rows_too_long", f"a cell is longer than {MOST_TEXT:,} characters")
+    elif error == TOO_LONG:
+        report.skip(path, first.number, "rows_too_long", f"the record is {error}")
+    else:
+        report.skip(path, first.number, "rows_badly_quoted", f"the quotes are wrong ({error})")
     return None
 
 

@@ -99,7 +99,7 @@ def _known_labels(train: Corpus, test: Corpus, ids: list[str]) -> tuple[Corpus, 
     order = sorted(np.flatnonzero(used).tolist(), key=ids.__getitem__)
     label_to_new = np.full(len(ids), -1, dtype=np.int64)
     label_to_new[order] = np.arange(len(order))
-    n_unused = len(set(test.positives.values.tolist())) - int(used[np.unique(test.positives.values)].sum())
+    n_unused = int((~used[np.unique(test.positives.values)]).sum())
     train, known = train.relabelled(label_to_new), test.relabelled(label_to_new)
     skipped = {
         "labels_without_training_docs": n_unused,
