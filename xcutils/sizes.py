@@ -1,75 +1,42 @@
-"""Sizes of data that has not been prepared: a dataset folder, or one that only a paper describes."""
+"""Sizes of data that has not been prepared: a dataset, or one that only a paper describes."""
 
-import gzip
-import json
-import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 
-from xcutils.datasets import FILES, describe, load_dataset
+from xcutils.datasets import load_dataset
 from xcutils.errors import UserError
 from xcutils.estimates import Sizes, prepared
+from xcutils.summaries import PUBLISHED
 from xcutils.tokens import load_tokenizer, tokenize
 
-SAMPLE = 20_000  # lines of each file that are read; the others are only counted
+SAMPLE = 20_000  # texts whose tokens are counted, about
 TITLE, QUERY = 13, 6  # tokens of a product's title, of a search query
 BIG = "40M"  # labels of which no public dataset has as many
 
 
 @dataclass(frozen=True)
 class _File:
-    """What a file of a dataset folder holds."""
+    """What a part of a dataset holds."""
 
     lines: int
     tokens: float  # of a line
     labels: float  # of a line
 
 
-def raw(folder: Path, params: dict) -> Sizes:
-    """The sizes a dataset folder will have when prepared, judged by the first lines of each file."""
-    says, p = describe(folder), params["prepare"]
-    tokenizer = load_tokenizer(p["tokenizer"])
+def raw(path: Path, params: dict) -> Sizes:
+    """The sizes a dataset will have when prepared; tokens are counted in some of its texts."""
+    p = params["prepare"]
+    tokenizer, data = load_tokenizer(p["tokenizer"]), load_dataset(path)
 
     def mean_tokens(texts: list[str]) -> float:
-        return len(tokenize(tokenizer, texts, p["max_tokens"]).values) / max(1, len(texts))
+        some = texts[:: max(1, len(texts) // SAMPLE)]
+        return len(tokenize(tokenizer, some, p["max_tokens"]).values) / max(1, len(some))
 
-    if says.format == "hpo":
-        data = load_dataset(folder)
-        splits = {"train": data.train, "test": data.test}
-        files = {
-            name: _File(len(c.ids), mean_tokens(c.texts[:SAMPLE]), len(c.positives.values) / max(1, len(c.ids)))
-            for name, c in splits.items()
-        }
-        files["labels"] = _File(len(data.label_ids), mean_tokens(data.label_texts[:SAMPLE]), 0)
-    else:
-        files = {
-            part: _scan(Path(folder) / name, "title" in says.name.lower(), mean_tokens) for part, name in FILES.items()
-        }
-    return _sizes(files["train"], files["labels"], files["test"], p)
-
-
-def _scan(path: Path, title_alone: bool, mean_tokens) -> _File:
-    """The file's lines, and the means of the first of them."""
-    texts, labels = [], 0
-    try:
-        with gzip.open(path, "rb") as file:
-            for line in islice(file, SAMPLE):
-                row = json.loads(line)
-                texts.append(str(row.get("title", "")) + ("" if title_alone else f" {row.get('content') or ''}"))
-                labels += len(row.get("target_ind", ()))
-            rest = sum(block.count(b"\n") for block in _blocks(file))
-    except (OSError, EOFError, zlib.error, ValueError, AttributeError) as error:
-        raise UserError(
-            f"{path} cannot be read ({error}): a dataset folder holds {', '.join(FILES.values())}."
-        ) from None
-    return _File(len(texts) + rest, mean_tokens(texts), labels / max(1, len(texts)))
-
-
-def _blocks(file) -> Iterator[bytes]:
-    while block := file.read(1 << 20):
-        yield block
+    train, test = (
+        _File(len(c.ids), mean_tokens(c.texts), len(c.positives.values) / max(1, len(c.ids)))
+        for c in (data.train, data.test)
+    )
+    return _sizes(train, _File(len(data.label_ids), mean_tokens(data.label_texts), 0), test, p)
 
 
 def _sizes(train: _File, labels: _File, test: _File, p: dict) -> Sizes:
@@ -104,12 +71,10 @@ def like(name: str, published: dict[str, tuple], params: dict) -> Sizes:
 
 
 def find(path: Path | None, name: str | None, params: dict, data: Path = Path("data")) -> tuple[str, Sizes]:
-    """(name, sizes) of a dataset folder, a prepared one, a published one; else of what is there."""
+    """(name, sizes) of a dataset, a prepared one, a published one; else of what is there."""
     if name is not None:
-        from stages.prepare import PUBLISHED
-
         if path is not None:
-            raise UserError("give either a dataset folder or --like, not both.")
+            raise UserError("give either a dataset or --like, not both.")
         if name not in (*PUBLISHED, BIG):
             raise UserError(f"--like {name} is not known; known: {', '.join((*PUBLISHED, BIG))}.")
         return name, like(name, PUBLISHED, params)
@@ -117,8 +82,8 @@ def find(path: Path | None, name: str | None, params: dict, data: Path = Path("d
         path = data / "prepare" if (data / "prepare" / "stats.json").is_file() else Path(params["dataset"])
     if (path / "train").is_dir():
         return str(path), prepared(path / "train", path / "labels", path / "test")
-    if not path.is_dir():
-        raise UserError(f"There is no dataset folder {path}: correct the path, or name a published one by --like.")
+    if not path.exists():
+        raise UserError(f"There is no dataset {path}: correct the path, or name a published one by --like.")
     return str(path), raw(path, params)
 
 
