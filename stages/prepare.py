@@ -22,7 +22,7 @@ from xcutils import artifacts, runtime
 from xcutils.checkpoints import check_length, checkpoint_folder
 from xcutils.corpora import Corpus, Dataset, split_validation
 from xcutils.datasets import load_dataset
-from xcutils.params import load_params, load_section, value
+from xcutils.params import load_all, load_params, value
 from xcutils.ragged import Ragged, concatenate, from_strings
 from xcutils.skips import REPORT
 from xcutils.summaries import check_trainable, frequencies, statistics, table
@@ -57,12 +57,14 @@ def encode(tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int, name: st
 
 
 def check_models(p: Params) -> None:
-    """Refuse checkpoints of later stages that do not go with the tokenizer, before anything long is done."""
+    """Refuse what later stages could not use before anything long is done: parameters that are missing, and
+    checkpoints that do not go with the tokenizer."""
+    params = load_all()
     for section in ("embed", "encoder"):
-        other = load_section(section)
-        check_vocabulary(checkpoint_folder(p.tokenizer), other.model, f"{section}.model")
-        if getattr(other, "kind", "transformer") == "transformer":
-            check_length(other.model, p.max_tokens)
+        model = params[section]["model"]
+        check_vocabulary(checkpoint_folder(p.tokenizer), model, f"{section}.model")
+        if params[section].get("kind", "transformer") == "transformer":
+            check_length(model, p.max_tokens)
 
 
 def save_corpus(folder: Path, corpus: Corpus, tokens: Ragged, pairs: np.ndarray) -> None:

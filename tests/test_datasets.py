@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -539,11 +540,7 @@ def test_hpo_splits_by_the_hash_of_the_id(hpo):
 
 # The stage
 
-PARAMS = """K: 0
-dataset: small
-seed: 1
-prepare: {tokenizer: all-MiniLM-L6-v2, max_tokens: 5, validation: 0.3, bad_rows: 0.08, refit: true}
-"""
+PREPARE = {"tokenizer": "all-MiniLM-L6-v2", "max_tokens": 5, "validation": 0.3, "bad_rows": 0.08, "refit": True}
 TRAIN = docs(*((f"A{n}", [n % 2]) for n in range(12)), ("L2", [0, 1]), ("none", []))
 
 
@@ -551,7 +548,7 @@ TRAIN = docs(*((f"A{n}", [n % 2]) for n in range(12)), ("L2", [0, 1]), ("none", 
 def run(tmp_path, monkeypatch):
     """A function that runs the stage in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "params.yaml").write_text(PARAMS)
+    tiny.write_params(tmp_path, tiny.make_params(**{f"prepare.{name}": v for name, v in PREPARE.items()}))
     return lambda folder: CliRunner().invoke(prepare.main, [str(folder), "out"])
 
 

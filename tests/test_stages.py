@@ -32,6 +32,7 @@ from tiny import (
     run_stages,
     small_checkpoint,
     write_dataset,
+    write_params,
 )
 
 from stages.cluster import Params as ClusterParams
@@ -684,6 +685,15 @@ def test_a_checkpoint_with_other_tokens_is_refused(tiny_run, tiny_model, tmp_pat
 def test_the_first_stage_refuses_what_a_later_one_could_not_use(tiny_model, tmp_path, changes, named):
     folder = make_project(tmp_path, **(small_checkpoint(tiny_model) | changes))
     assert_one_sentence(run_stage(folder, "prepare"), *named)
+    assert_nothing_left(folder, "prepare")
+
+
+def test_the_first_stage_refuses_a_file_without_a_later_stages_section(tiny_model, tmp_path):
+    folder = make_project(tmp_path, **small_checkpoint(tiny_model))
+    tree = make_params(**small_checkpoint(tiny_model))
+    del tree["index"]
+    write_params(folder, tree)
+    assert_one_sentence(run_stage(folder, "prepare"), "index")
     assert_nothing_left(folder, "prepare")
 
 
