@@ -13,6 +13,7 @@ import numpy as np
 
 from xcutils import artifacts, estimates, runtime
 from xcutils.encoders import encode_sets, move
+from xcutils.folds import fit_names
 from xcutils.models import load_encoder
 from xcutils.neighbours import unit
 from xcutils.params import load_params, value
@@ -67,7 +68,7 @@ def main(train: Path, labels: Path, encoder: Path, out: Path) -> None:
         runtime.resumable("augment", p, inputs) as scratch,
         artifacts.writing(out, name="augment", params=asdict(p), inputs=inputs) as folder,
     ):
-        for fit in sorted(path for path in encoder.iterdir() if path.is_dir()):
+        for fit in sorted(encoder / name for name in fit_names(artifacts.load_json(train, "meta.json")["refit"])):
             (folder / fit.name).mkdir()
             for name, vectors in embed_fit(fit, tokens, p.aux_weight, scratch).items():
                 artifacts.save_array(folder / fit.name, name, vectors)

@@ -27,7 +27,7 @@ from xcutils.ragged import Ragged
 from xcutils.samplers import ClusteredEpochs, LabelPool
 from xcutils.scratch import Snapshots
 from xcutils.tables import RowTable
-from xcutils.training import Optimisers, Outcome, Plan, train
+from xcutils.training import Optimisers, Outcome, Plan, put_finite, train
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class OneVsAll:
         if self.p.encoder_lr == 0:
             return torch.from_numpy(self.docs[docs]).to(self.device)
         x = F.normalize(self.encoder(self.tokens.take(docs)).float(), dim=1)
-        self.docs[docs] = x.detach().cpu().numpy()
+        put_finite(self.docs, docs, x)
         return x
 
     def embed_all(self, docs: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Document and label embeddings from the pretrained encoder, before any training: what zero-shot search uses.
 
 reads   prepare/train tokens, prepare/labels tokens, prepare/tokenizer special.json
-writes  docs (N, D) float32, labels (L, D) float32, unit length; embed.json {checkpoint, pooling, layers}
+writes  docs (N, D) float32, labels (L, D) float32, unit length; embed.json {checkpoint, pooling, layers, sha256}
 """
 
 from dataclasses import asdict, dataclass
@@ -12,6 +12,7 @@ from typing import Literal
 import click
 
 from xcutils import artifacts, estimates, runtime
+from xcutils.checkpoints import fingerprint
 from xcutils.encoders import build_transformer, encode_sets, move
 from xcutils.params import load_params, value
 from xcutils.tokens import check_vocabulary
@@ -40,16 +41,18 @@ def main(train: Path, labels: Path, tokenizer: Path, out: Path) -> None:
     estimates.announce("embed", estimates.prepared(train, labels))
     encoder = build_transformer(p.model, special, pooling=p.pooling, layers=p.layers, dropout=0.0)
     encoder = move(encoder, device)
+    own = fingerprint(p.model)
     sources = {"docs": train, "labels": labels}
     sets = {name: artifacts.load_ragged(source, "tokens") for name, source in sources.items()}
     watch = partial(runtime.progress, name="embed", unit="chunk")
     with (
-        runtime.resumable("embed", p, inputs) as scratch,
+        runtime.resumable("embed", p, inputs, checkpoint=own) as scratch,
         artifacts.writing(out, name="embed", params=asdict(p), inputs=inputs) as folder,
     ):
         for name, vectors in encode_sets(encoder, sets, chunk=1024, watch=watch, into=scratch.rows).items():
             artifacts.save_array(folder, name, vectors)
-        artifacts.save_json(folder, "embed.json", {"checkpoint": p.model, "pooling": p.pooling, "layers": p.layers})
+        facts = {"checkpoint": p.model, "pooling": p.pooling, "layers": p.layers, "sha256": own}
+        artifacts.save_json(folder, "embed.json", facts)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from xcutils import artifacts, estimates, runtime
 from xcutils.auxiliary import Auxiliary
+from xcutils.checkpoints import fingerprint
 from xcutils.encoders import BiGRU, build_bag, build_transformer, encode, move, token_table
 from xcutils.errors import UserError
 from xcutils.fitting import fit_folds, save_outcome
@@ -29,7 +30,7 @@ from xcutils.ragged import Ragged, concatenate
 from xcutils.samplers import ClusteredEpochs, LabelPool, first_columns, sample_positives
 from xcutils.scratch import Snapshots
 from xcutils.tokens import check_vocabulary
-from xcutils.training import Optimisers, Outcome, Plan, mean_cosine, train
+from xcutils.training import Optimisers, Outcome, Plan, mean_cosine, put_finite, train
 
 COLLAPSED = 0.95  # mean cosine of random documents from which on the embeddings are taken to have fallen together
 
@@ -93,7 +94,7 @@ class Siamese:
         pool = np.unique(sampled.values)
         both = self.encoder(concatenate(self.docs.take(docs), self.labels.take(pool))).float()
         x, z = F.normalize(both[: len(docs)], dim=1), both[len(docs) :]
-        self.bank[docs] = x.detach().cpu().numpy()
+        put_finite(self.bank, docs, x)
         labels = F.normalize(self.aux.add(z, pool), dim=1)
         if p.loss == "decoupled-softmax":
             known = [torch.from_numpy(part).to(self.device) for part in self.pool.known(docs, pool)]
@@ -224,7 +225,7 @@ def main(train_dir: Path, labels_dir: Path, tokenizer: Path, cluster: Path, out:
 
     refit = artifacts.load_json(train_dir, "meta.json")["refit"]
     with (
-        runtime.resumable("encoder", p, inputs, seed=seed) as scratch,
+        runtime.resumable("encoder", p, inputs, seed=seed, checkpoint=fingerprint(p.model)) as scratch,
         artifacts.writing(out, name="encoder", params=asdict(p) | {"seed": seed}, inputs=inputs) as folder,
     ):
         fit_folds(folds(is_validation, refit), fit_fold, scratch, folder)

@@ -4,6 +4,7 @@ reads   augment <fit>/labels (L, D), classifier <fit>/{classifiers (L, D), docs 
 writes  {labels,classifiers,docs}.hnsw and index.json {name: {dim, count}}; no graphs when exact search is asked for
 """
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from xcutils.scratch import move_part
 @dataclass(frozen=True)
 class Params:
     search: Literal["hnsw", "exact"]
-    m: int = value(low=2)  # links per vector
+    m: int = value(low=2, high=1024)  # links per vector
     ef_construction: int = value(low=1)  # vectors looked at per insertion
     block: int = value(low=1000)  # vectors after which a growing graph is saved; a change gives another, as good graph
     threads: int = value(low=1)  # per graph; more than one is faster and not repeatable to the bit
@@ -51,20 +52,25 @@ def main(train: Path, augment: Path, classifier: Path, out: Path) -> None:
         runtime.resumable("index", p, inputs, seed=seed) as scratch,
         artifacts.writing(out, name="index", params=asdict(p) | {"seed": seed}, inputs=inputs) as folder,
     ):
+        stop = threading.Event()
 
         def build(name: str) -> Path:
             """The part that holds the finished graph; one thread builds it, so that it can be repeated."""
             drafts = GraphDrafts(scratch.folder / f"{name}.snapshots", scratch.say)
 
             def make(part: Path) -> None:
-                save_graph(build_graph(sources[name], **settings, drafts=drafts), part / f"{name}.hnsw")
+                save_graph(build_graph(sources[name], **settings, drafts=drafts, stop=stop), part / f"{name}.hnsw")
 
             return scratch.part(name, make)
 
         if p.search == "hnsw":
             with ThreadPoolExecutor() as pool:
-                for part in runtime.progress(pool.map(build, sources), "index", total=len(sources)):
-                    move_part(part, folder)
+                try:
+                    for part in runtime.progress(pool.map(build, sources), "index", total=len(sources)):
+                        move_part(part, folder)
+                except BaseException:  # Ctrl-C, or a graph that could not be built: the others are not waited for
+                    stop.set()
+                    raise
         artifacts.save_json(folder, "index.json", {"search": p.search, "vectors": facts})
 
 

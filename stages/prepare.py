@@ -19,7 +19,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from xcutils import artifacts, runtime
-from xcutils.checkpoints import check_length, checkpoint_folder
+from xcutils.checkpoints import check_transformer, checkpoint_folder, weight_files
 from xcutils.corpora import Corpus, Dataset, split_validation
 from xcutils.datasets import load_dataset
 from xcutils.params import load_all, load_params, value
@@ -63,8 +63,9 @@ def check_models(p: Params) -> None:
     for section in ("embed", "encoder"):
         model = params[section]["model"]
         check_vocabulary(checkpoint_folder(p.tokenizer), model, f"{section}.model")
+        weight_files(model)
         if params[section].get("kind", "transformer") == "transformer":
-            check_length(model, p.max_tokens)
+            check_transformer(model, params[section]["layers"], p.max_tokens)
 
 
 def save_corpus(folder: Path, corpus: Corpus, tokens: Ragged, pairs: np.ndarray) -> None:
@@ -129,7 +130,7 @@ def main(dataset: Path, out: Path) -> None:
     save_tokenizer(out, tokenizer, p)
     data.report.save(out / REPORT)
     artifacts.replace_json(out / "stats.json", stats)
-    runtime.say("\n".join([table(stats), *data.report.shown(SHOWN)]))
+    runtime.say("\n".join([*data.report.notes, table(stats), *data.report.shown(SHOWN)]))
 
 
 if __name__ == "__main__":

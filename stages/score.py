@@ -12,7 +12,9 @@ import numpy as np
 from scipy import sparse
 
 from xcutils import artifacts, estimates, runtime
+from xcutils.checkpoints import fingerprint
 from xcutils.encoders import build_transformer, encode, move
+from xcutils.errors import UserError
 from xcutils.folds import last_fold
 from xcutils.fusion import Fusion, Shortlist, calibrate, entries, fit_weights, rank
 from xcutils.metrics import evaluate, evaluate_bins, frequency_bins, most_per_row, pair_matrix, per_label, without
@@ -162,7 +164,10 @@ def bin_rows(rankings: dict, split: Split, inverse: np.ndarray, bins: np.ndarray
 def load_rows(prepare: Path, embed: Path, encoder: Path, augment: Path) -> dict:
     """Row name -> (encoder, label vectors) of the rows that are one encoder's search."""
     special = artifacts.load_json(prepare / "tokenizer", "special.json")
-    zero_shot = build_transformer(**artifacts.load_json(embed, "embed.json"), special=special, dropout=0.0)
+    facts = artifacts.load_json(embed, "embed.json")
+    if fingerprint(facts["checkpoint"]) != facts.pop("sha256"):
+        raise UserError(f"{facts['checkpoint']} has changed since {embed} was made: run `dvc repro --force embed`.")
+    zero_shot = build_transformer(**facts, special=special, dropout=0.0)
     fit = last_fold(artifacts.load_json(prepare / "train", "meta.json")["refit"])
     trained = load_encoder(encoder / fit)
     return {

@@ -149,6 +149,36 @@ def test_a_missing_file_is_found(finished, name):
         check(finished)
 
 
+@pytest.mark.parametrize("name", ["y.npy", "choose/more.json", "foreign/x.npy"])
+def test_a_file_that_does_not_belong_there_is_found(finished, name):
+    (finished / name).parent.mkdir(exist_ok=True)
+    (finished / name).write_bytes(b"stray")
+    with pytest.raises(UserError, match=f"{name} does not belong to .*dvc repro"):
+        check(finished)
+
+
+def test_a_rename_that_fails_brings_the_old_folder_back(finished, monkeypatch):
+    before, really = tree(finished.parent), os.replace
+
+    def fails(source, target):
+        if str(source).endswith(".draft"):
+            raise OSError(errno.EIO, "Input/output error")
+        really(source, target)
+
+    monkeypatch.setattr(artifacts.os, "replace", fails)
+    with pytest.raises(UserError, match="could not be written"), writing(finished) as folder:
+        artifacts.save_json(folder, "b.json", 2)
+    assert tree(finished.parent) == before
+
+
+def test_a_folder_that_a_killed_process_had_moved_aside_comes_back(finished):
+    before = tree(finished)
+    os.replace(finished, finished.with_name(".out.old"))
+    with pytest.raises(ValueError), writing(finished):
+        raise ValueError
+    assert tree(finished) == before
+
+
 @pytest.mark.parametrize("name", ["x.npy", "choose/facts.json"])
 def test_a_truncated_file_is_found(finished, name):
     data = (finished / name).read_bytes()

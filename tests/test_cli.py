@@ -1,3 +1,4 @@
+import gzip
 import json
 import re
 import shutil
@@ -82,6 +83,12 @@ def test_texts_come_from_a_file_or_standard_input(xc, tmp_path):
     assert [answer["text"] for answer in answers] == ["small red box", "large blue lid", "", "flat red cup"]
     assert [answer["known"] for answer in answers] == [True, True, False, True]
     assert predict_json(xc, "-k", "2", "--file", "-", text=lines) == answers[1:]
+
+
+def test_texts_come_from_a_packed_file_without_its_mark(xc, tmp_path):
+    (tmp_path / "texts.txt.gz").write_bytes(gzip.compress("\ufefflarge blue lid\n\nflat red cup\n".encode()))
+    answers = predict_json(xc, "--file", tmp_path / "texts.txt.gz")
+    assert [answer["text"] for answer in answers] == ["large blue lid", "", "flat red cup"]
 
 
 def test_bytes_that_are_not_text_do_no_harm(xc, tmp_path):
@@ -295,6 +302,27 @@ def test_timings_are_measured_and_written(xc, tmp_path):
     printed = json.loads(xc("timings", "--predict-only", "--out", tmp_path / "deep" / "timings.json"))
     assert json.loads((tmp_path / "deep" / "timings.json").read_text()) == printed
     assert all(printed[name] > 0 for name in ("ms_batch", "ms_single", "model_mb"))
+
+
+@pytest.mark.parametrize("report", ["{}", "[1]", '{"zero-shot": 3}'])
+def test_a_table_of_something_else_is_a_sentence(tiny_run, tmp_path, report):
+    (tmp_path / "m.json").write_text(report)
+    result = invoke(tiny_run, main, ["table", "--metrics", tmp_path / "m.json"])
+    assert result.exit_code == 1 and "holds no metrics" in result.stderr and "dvc repro" in result.stderr
+
+
+def test_a_path_that_cannot_be_written_is_a_sentence(tiny_run, tmp_path):
+    (tmp_path / "a.csv").write_text("text,label\n" + "".join(f"text {i},l{i % 3}\n" for i in range(40)))
+    result = invoke(tiny_run, main, ["check", tmp_path / "a.csv", "--out", tmp_path / "nowhere" / "x.csv"])
+    assert result.exit_code == 1 and "nowhere/x.csv cannot be read or written" in result.stderr
+
+
+def test_an_export_of_two_runs_is_refused(tiny_run, tmp_path):
+    shutil.copytree(tiny_run / "data" / "prepare", tmp_path / "data" / "prepare")
+    with artifacts.writing(tmp_path / "data" / "prepare" / "train", name="prepare/train") as folder:
+        artifacts.save_json(folder, "meta.json", {})
+    result = invoke(tmp_path, main, ["export", tmp_path / "out"])
+    assert result.exit_code == 1 and "was made from another" in result.stderr and not (tmp_path / "out").exists()
 
 
 def test_what_to_try_next_names_commands_that_exist(xc):

@@ -1,15 +1,17 @@
 import json
+import shutil
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import save_file
 from safetensors.torch import load_file
 from torch import nn
 
 from xcutils import encoders
-from xcutils.checkpoints import checkpoint_folder
+from xcutils.checkpoints import checkpoint_folder, fingerprint
 from xcutils.encoders import (
     BagOfEmbeddings,
     BiGRU,
@@ -382,5 +384,58 @@ def test_the_default_checkpoints_token_table():
 
 
 def test_a_checkpoint_without_token_table_is_refused(tmp_path):
+    with pytest.raises(UserError, match="has no safetensors file"):
+        token_table(str(tmp_path))
+    save_file({"other": np.zeros(3, np.float32)}, tmp_path / "model.safetensors")
     with pytest.raises(UserError, match="has no token table"):
         token_table(str(tmp_path))
+
+
+@pytest.mark.parametrize("keep", [0, 7, 100, -100])
+def test_damaged_weights_are_a_sentence(tiny_model, tmp_path, keep):
+    shutil.copytree(tiny_model, tmp_path / "m")
+    file = tmp_path / "m" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:keep])
+    for load in (lambda name: token_table(name), lambda name: build(name)):
+        with pytest.raises(UserError, match="model.safetensors is damaged .*fetch the model again"):
+            load(str(tmp_path / "m"))
+
+
+@pytest.mark.parametrize("content", ["{", "[1]", ""])
+def test_damaged_settings_are_a_sentence(tiny_model, tmp_path, content):
+    shutil.copytree(tiny_model, tmp_path / "m")
+    (tmp_path / "m" / "config.json").write_text(content)
+    with pytest.raises(UserError, match="config.json .*fetch the model again"):
+        build(str(tmp_path / "m"))
+
+
+def build(checkpoint: str):
+    return build_transformer(checkpoint, {"cls": 2, "sep": 3}, pooling="mean", layers=0, dropout=0.0)
+
+
+def test_the_fingerprint_of_a_checkpoint_follows_its_files(tiny_model, tmp_path):
+    shutil.copytree(tiny_model, tmp_path / "m")
+    before = fingerprint(str(tmp_path / "m"))
+    assert before == fingerprint(str(tiny_model))
+    file = tmp_path / "m" / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    assert fingerprint(str(tmp_path / "m")) != before
+
+
+def test_an_exception_does_not_wait_for_chunks_that_have_not_begun(texts):
+    class Slow(BagOfEmbeddings):
+        calls = 0
+
+        def forward(self, tokens):
+            Slow.calls += 1
+            if Slow.calls == 2:
+                raise KeyboardInterrupt
+            return super().forward(tokens)
+
+    many = from_rows([[1, 2]] * 200, np.int32)
+    encoder = Slow(torch.ones(20, 4), torch.ones(20, 1), vocabulary=20, ngrams=1)
+    with pytest.raises(KeyboardInterrupt):
+        encode(encoder, many, chunk=1)
+    assert Slow.calls < 150

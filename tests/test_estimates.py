@@ -168,7 +168,7 @@ def test_more_data_takes_more(project, stage):
         ("encoder", ["encoder.kind=bi-gru", "encoder.hidden=4000"], "encoder.hidden (4000)"),
         ("encoder", ["encoder.buckets=500000000"], "encoder.buckets (500000000)"),
         ("encoder", ["K=1000000000", "encoder.ngrams=1"], "lower K"),
-        ("index", ["index.m=2000"], "index.m (2000)"),
+        ("index", ["index.m=1000"], "index.m (1000)"),
         ("score", ["score.shortlist=100000", "index.search=exact"], "score.shortlist (100000)"),
     ],
 )

@@ -677,6 +677,7 @@ def test_a_checkpoint_with_other_tokens_is_refused(tiny_run, tiny_model, tmp_pat
         ({"embed.model": "all-MiniLM-L6-v2"}, ["embed.model", "all-MiniLM-L6-v2", "vocabulary"]),
         ({"encoder.model": "all-MiniLM-L6-v2"}, ["encoder.model", "all-MiniLM-L6-v2", "vocabulary"]),
         ({"prepare.max_tokens": 33}, ["takes at most 32 tokens", "prepare.max_tokens"]),
+        ({"embed.layers": 99}, ["has 6 layers, not 99"]),
         ({"encoder.cluster_first": 300}, ["encoder", "cluster_last is 256", "cluster_first 300"]),
         ({"classifier.cluster_last": 3}, ["classifier", "cluster_last is 3", "cluster_first 32"]),
         ({"score.tau": "1e-4x"}, ["score.tau", "1e-4x", "must be a number"]),

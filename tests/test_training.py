@@ -8,7 +8,7 @@ from torch import nn
 from xcutils.errors import UserError
 from xcutils.scratch import Snapshots
 from xcutils.tables import RowTable
-from xcutils.training import BAD_STEPS, Optimisers, Plan, linear, mean_cosine, train
+from xcutils.training import BAD_STEPS, Optimisers, Plan, linear, mean_cosine, put_finite, train
 
 
 class Recorder:
@@ -366,6 +366,12 @@ def test_weights_beyond_use_are_never_put_in_a_snapshot(tmp_path):
         model.train(Snapshots(tmp_path, pause=0))
     arrays, facts = Snapshots(tmp_path).load()
     assert facts["progress"]["place"] == 3 and all(np.isfinite(arrays[name]).all() for name in arrays)
+
+
+def test_a_bank_keeps_its_row_when_a_step_has_gone_wrong():
+    bank = np.zeros((4, 2))
+    put_finite(bank, np.array([3, 1, 0]), torch.tensor([[1.0, 2.0], [torch.nan, 0.0], [5.0, torch.inf]]))
+    assert bank.tolist() == [[0, 0], [0, 0], [0, 0], [1, 2]]
 
 
 def test_stopping_names_step_learning_rate_and_the_last_good_snapshot(tmp_path):

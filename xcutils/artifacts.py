@@ -42,6 +42,8 @@ def writing(out: Path, *, name: str = "", params: dict | None = None, inputs: It
     out = Path(out)
     draft = out.with_name(f".{out.name}.draft")
     old = out.with_name(f".{out.name}.old")
+    if old.is_dir() and not out.exists():  # a process was killed between the two renames below
+        os.replace(old, out)
     shutil.rmtree(draft, ignore_errors=True)
     try:
         draft.mkdir(parents=True)
@@ -54,6 +56,7 @@ def writing(out: Path, *, name: str = "", params: dict | None = None, inputs: It
         _sync(draft / MANIFEST)
         _sync(draft)
         if out.is_dir():
+            shutil.rmtree(old, ignore_errors=True)
             os.replace(out, old)
         os.replace(draft, out)
         _sync(out.parent)
@@ -62,6 +65,8 @@ def writing(out: Path, *, name: str = "", params: dict | None = None, inputs: It
             raise UserError(sentence) from None
         raise
     finally:
+        if old.is_dir() and not out.exists():
+            os.replace(old, out)
         shutil.rmtree(draft, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
 
@@ -153,6 +158,10 @@ def check(folder: Path) -> Path:
     """The folder, after its manifest and the size and content of each file were found right."""
     folder = Path(folder)
     manifest, known, fresh = load_manifest(folder), None, {}
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder).as_posix()
+        if path.is_file() and name not in manifest["files"] and name != MANIFEST:
+            raise UserError(f"{path} does not belong to {folder}: take it out, or {REMEDY}.")
     for name, facts in manifest["files"].items():
         path = folder / name
         size = path.stat().st_size if path.is_file() else None

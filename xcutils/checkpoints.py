@@ -1,8 +1,11 @@
 """Where a pretrained model's files are: a local folder, an installed package, or the Hugging Face hub."""
 
+import hashlib
 import importlib.util
 import json
 from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
 
 from xcutils.errors import UserError
 
@@ -59,12 +62,47 @@ def _hub_folder(name: str) -> Path:
     )
 
 
-def check_length(checkpoint: str, max_tokens: int) -> None:
-    """Refuse texts of more tokens than the checkpoint has places for."""
+def load_config(checkpoint: str) -> dict:
+    """What the checkpoint's config.json says."""
+    file = checkpoint_folder(checkpoint) / "config.json"
     try:
-        config = json.loads((Path(checkpoint_folder(checkpoint)) / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return  # the stage that loads the model will say what is wrong with it
-    longest = config.get("max_position_embeddings")
-    if longest is not None and max_tokens > longest:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file} cannot be read ({error}): fetch the model again.") from None
+    if not isinstance(config, dict):
+        raise UserError(f"{file} holds no settings of a model: fetch the model again.")
+    return config
+
+
+def weight_files(checkpoint: str) -> list[Path]:
+    """The checkpoint's safetensors files, after each was found to be whole."""
+    files = sorted(checkpoint_folder(checkpoint).glob("*.safetensors"))
+    if not files:
+        raise UserError(f"{checkpoint} has no safetensors file: fetch the model again, or name another.")
+    for file in files:
+        try:
+            with safe_open(file, framework="np"):
+                pass
+        except (OSError, SafetensorError) as error:
+            raise UserError(f"{file} is damaged ({error}): fetch the model again.") from None
+    return files
+
+
+def fingerprint(checkpoint: str) -> str:
+    """A hash of the checkpoint's settings, tokenizer and weights."""
+    folder, digest = checkpoint_folder(checkpoint), hashlib.sha256()
+    for file in [folder / "config.json", folder / "tokenizer.json", *weight_files(checkpoint)]:
+        with open(file, "rb") as content:
+            while block := content.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def check_transformer(checkpoint: str, layers: int, max_tokens: int) -> None:
+    """Refuse more layers or tokens than the checkpoint has."""
+    config = load_config(checkpoint)
+    longest, most = config.get("max_position_embeddings"), config.get("num_hidden_layers", config.get("n_layers"))
+    if isinstance(longest, int) and max_tokens > longest:
         raise UserError(f"{checkpoint} takes at most {longest} tokens: lower prepare.max_tokens to that.")
+    if isinstance(most, int) and layers > most:
+        raise UserError(f"{checkpoint} has {most} layers, not {layers}: lower `layers`.")

@@ -83,14 +83,24 @@ def predict(texts, file, text_column: str | None, id_column: str | None, k: int,
             click.echo(f"  {label['score']:.3f}  {named}")
 
 
+def _lines(file: Path) -> list[tuple[None, str]]:
+    """The texts of a file, plain or gzip, one per line, in step with its lines; bytes that are no text do no harm."""
+    from xcutils.lines import BOM, raw_lines
+
+    found = [(raw or b"").removeprefix(BOM if number == 1 else b"") for number, raw, *_ in raw_lines(file)]
+    return [(None, raw.decode("utf-8", "replace").rstrip("\r\n")) for raw in found]
+
+
 def read_file(file: Path, text: str | None, id: str | None) -> list[tuple[str | None, str]]:
     """(id or None, text) of each doc of a table, or of each line of another file; what a table's rows lack is said."""
     from xcutils.skips import Skips
     from xcutils.tabular import form_of, read_texts
 
     if str(file) == "-" or form_of(file) is None:
-        with click.open_file(str(file), encoding="utf-8", errors="replace") as lines:
-            return [(None, line.rstrip("\r\n")) for line in lines]
+        if str(file) == "-":
+            with click.open_file("-", encoding="utf-8", errors="replace") as given:
+                return [(None, line.rstrip("\r\n")) for line in given]
+        return _lines(file)
     report = Skips()
     docs = list(read_texts(file, text, id, report))
     if report.total:
@@ -104,11 +114,16 @@ def read_file(file: Path, text: str | None, id: str | None) -> list[tuple[str | 
 def table(metrics: Path) -> None:
     """The test metrics of the last run, one row per phase."""
     report = artifacts.load_json(metrics.parent, metrics.name)
+    try:
+        rows = {row: [float(report[row][name]) for name in COLUMNS] for row in ROWS}
+        found = {name.removeprefix("recall@100 "): float(v) for name, v in report["index"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise UserError(f"{metrics} holds no metrics of this version: run `dvc repro` to make it again.") from None
     width = max(map(len, ROWS.values()))
     click.echo(" " * width + "".join(f"{name:>8}" for name in COLUMNS))
     for row, title in ROWS.items():
-        click.echo(f"{title:<{width}}" + "".join(f"{report[row][name]:8.2f}" for name in COLUMNS))
-    recalls = ", ".join(f"{name.removeprefix('recall@100 ')} {v:.2f}" for name, v in report["index"].items())
+        click.echo(f"{title:<{width}}" + "".join(f"{figure:8.2f}" for figure in rows[row]))
+    recalls = ", ".join(f"{name} {v:.2f}" for name, v in found.items())
     click.echo(f"\nin percent, on the test documents; recall@100 of the index against exact search: {recalls}")
 
 
@@ -280,10 +295,10 @@ def prepared(folder: Path):
         return to_strings(artifacts.load_ragged(folder / part, name))
 
     def corpus(part: str) -> Corpus:
-        positives = artifacts.load_ragged(artifacts.check(folder / part), "positives")
+        positives = artifacts.load_ragged(folder / part, "positives")
         return Corpus(strings(part, "ids"), strings(part, "texts"), positives)
 
-    artifacts.check(folder / "labels")
+    artifacts.check_together(*(folder / part for part in ("train", "test", "labels")))
     return Dataset(
         name=artifacts.load_json(folder / "train", "meta.json")["dataset"],
         train=corpus("train"),

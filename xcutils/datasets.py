@@ -38,6 +38,22 @@ __all__ = [
 
 def load_dataset(path: Path, given: dict | None = None) -> Dataset:
     """The dataset at the path; `given` stands above what its dataset.yaml says (see Description)."""
+    data = _load(path, given)
+    for file in map(Path, data.report.read):
+        if file.suffix not in (".gz", ".parquet") and _lacks_line_end(file):
+            data.report.notes.append(f"note: {file} does not end with a line end; if it was cut off, fetch it again")
+    return data
+
+
+def _lacks_line_end(file: Path) -> bool:
+    with open(file, "rb") as content:
+        if content.seek(0, 2) == 0:
+            return False
+        content.seek(-1, 2)
+        return content.read(1) != b"\n"
+
+
+def _load(path: Path, given: dict | None) -> Dataset:
     path = Path(path)
     if not path.exists():
         raise UserError(f"There is no dataset {path}: correct `dataset` in params.yaml, or make the folder or file.")

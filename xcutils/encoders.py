@@ -15,7 +15,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from xcutils.checkpoints import check_length, checkpoint_folder
+from xcutils.checkpoints import check_transformer, checkpoint_folder, weight_files
 from xcutils.errors import UserError
 from xcutils.ragged import Ragged, starts
 from xcutils.tables import RowTable
@@ -178,8 +178,7 @@ def _by_length(
 
 def token_table(checkpoint: str) -> Tensor:
     """(V, D) float: a checkpoint's token vectors, mean-centred and of length one."""
-    folder = checkpoint_folder(checkpoint)
-    for file in sorted(folder.glob("*.safetensors")):
+    for file in weight_files(checkpoint):
         with safe_open(file, framework="pt") as tensors:
             for key in tensors.keys():
                 if key.endswith(("word_embeddings.weight", "embed_tokens.weight", "tok_embeddings.weight")):
@@ -222,7 +221,8 @@ def build_transformer(checkpoint: str, special: dict, *, pooling: str, layers: i
     from transformers import AutoModel  # slow to import: only where it is used
     from transformers.utils import logging
 
-    check_length(checkpoint, special.get("max_tokens", 0))
+    check_transformer(checkpoint, layers, special.get("max_tokens", 0))
+    weight_files(checkpoint)
     logging.disable_progress_bar()
     model = AutoModel.from_pretrained(
         checkpoint_folder(checkpoint), trust_remote_code=False, use_safetensors=True, dtype=torch.float32
@@ -324,8 +324,12 @@ def encode_sets(
         if (start, stop) not in out[name].done
     ]
     with _one_thread_each() as workers, ThreadPoolExecutor(workers) as pool:
-        for done in watch([pool.submit(fill, *part) for part in todo]):
-            done.result()
+        try:
+            for done in watch([pool.submit(fill, *part) for part in todo]):
+                done.result()
+        except BaseException:  # Ctrl-C among them: the chunks that have not begun are not waited for
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     encoder.train(was_training)
     return {name: rows.array for name, rows in out.items()}
 

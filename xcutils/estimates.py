@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from xcutils import artifacts, runtime
-from xcutils.checkpoints import checkpoint_folder
+from xcutils.checkpoints import load_config
 from xcutils.errors import UserError
+from xcutils.folds import CHOOSE
 from xcutils.params import load_all
 
 FLOAT, LONG, INT = 4, 8, 4  # bytes
@@ -219,7 +220,7 @@ def _transformer(config: dict, layers: int, by: str) -> Network:
 
 
 def _config(checkpoint: str) -> dict:
-    return artifacts.load_json(checkpoint_folder(checkpoint), "config.json")
+    return load_config(checkpoint)
 
 
 def _number(config: dict, *names: str) -> int:
@@ -579,8 +580,7 @@ def prepared(train: Path, labels: Path | int, test: Path | None = None) -> Sizes
 
 def rows(folder: Path, name: str) -> int:
     """The rows of an array that each fit has one of."""
-    fit = min(path for path in artifacts.check(folder).iterdir() if path.is_dir())
-    return len(artifacts.load_array(fit, name))
+    return len(artifacts.load_array(artifacts.check(folder) / CHOOSE, name))
 
 
 def host() -> Host:

@@ -36,6 +36,11 @@ def folds(is_validation: np.ndarray, refit: bool) -> Iterator[Fold]:
         yield Fold(FINAL, np.arange(len(is_validation)), np.zeros(0, dtype=np.int64), found)
 
 
+def fit_names(refit: bool) -> list[str]:
+    """The names of the fits that a training stage makes."""
+    return [CHOOSE, FINAL] if refit else [CHOOSE]
+
+
 def last_fold(refit: bool) -> str:
     """The name of the fit whose models are used on new texts."""
     return FINAL if refit else CHOOSE

@@ -5,6 +5,7 @@ Answers are always (Q, k): padded with id -1 and score -inf where there are fewe
 
 import errno
 import shutil
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch
 from xcutils import artifacts
 from xcutils.errors import UserError
 
-CHUNK = 1 << 14  # vectors copied at once while a graph is built
+CHUNK = 1 << 11  # vectors copied at once while a graph is built, between two looks at `stop`
 BLOCKS = 16  # drafts of one graph, at most: each costs as much time as the graph has vectors by then
 
 
@@ -75,12 +76,14 @@ def build_graph(
     threads: int = 1,
     block: int = 1 << 16,
     drafts: "GraphDrafts | None" = None,
+    stop: threading.Event | None = None,
 ) -> hnswlib.Index:
     """An HNSW graph over the unit rows that can be found; with one thread it is the same every time.
 
     block   vectors after which a draft is saved and read again, at most BLOCKS times in all: hnswlib does not save its
             generator, and a graph that is always read again there is the same whether or not it was interrupted
     drafts  where they are saved; building goes on from the newest
+    stop    ends the building soon when it is set from another thread
     """
     there = alive(vectors)
     block = max(block, -(-len(there) // BLOCKS))
@@ -91,6 +94,8 @@ def build_graph(
     for start in range(done, len(there), block):
         some = there[start : start + block]
         for few in np.split(some, range(CHUNK, len(some), CHUNK)):
+            if stop is not None and stop.is_set():
+                raise KeyboardInterrupt
             graph.add_items(np.asarray(vectors[few]), few, num_threads=threads)
         if drafts is not None and start + len(some) < len(there):
             graph = drafts.renew(graph, len(there))

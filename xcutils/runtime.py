@@ -151,8 +151,13 @@ def command(function: Callable) -> Callable:
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)
             sys.exit(1)
+        except OSError as error:
+            named = f"{error.filename} cannot" if error.filename else "a file could not"
+            reason = error.strerror or error
+            print(f"error: {named} be read or written ({reason}): check the path and the disk.", file=sys.stderr)
+            sys.exit(1)
         except KeyboardInterrupt:
-            print("stopped: what was done so far is kept, the next run goes on from there.", file=sys.stderr)
+            print("stopped.", file=sys.stderr)
             sys.exit(130)
 
     return run
@@ -170,7 +175,11 @@ def resumable(stage: str, params, inputs: Iterable[Path], **facts) -> Iterator[s
     name = f"{stage}-{scratch.fingerprint(facts, inputs, code)}"
     folder = Path(os.environ.get("DVC_ROOT", ".")).resolve() / ".scratch" / name
     with scratch.opened(folder, lambda text: say(f"{stage}: {text}"), _pause()) as opened:
-        yield opened
+        try:
+            yield opened
+        except KeyboardInterrupt:
+            say(f"{stage}: what is in {folder.name} of .scratch is kept, the next run goes on from there.")
+            raise
 
 
 def _pause() -> float | None:

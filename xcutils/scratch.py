@@ -179,6 +179,15 @@ class Snapshots:
         Snapshots.spent += self.cost
 
 
+def _allocate(path: Path, size: int) -> None:
+    """A file of zeros that has its room on the disk: a full disk is found here, not while it is filled."""
+    with open(path, "wb") as file:
+        if hasattr(os, "posix_fallocate") and size:
+            os.posix_fallocate(file.fileno(), 0, size)
+        else:
+            os.truncate(file.fileno(), size)
+
+
 class Rows:
     """Rows in a file that are filled chunk by chunk, in any order, and a journal of the chunks that are whole.
 
@@ -190,8 +199,7 @@ class Rows:
         size = 4 * shape[0] * shape[1]
         known = self._known() if data.is_file() and data.stat().st_size == size else {}
         if not known:
-            data.write_bytes(b"")
-            os.truncate(data, size)
+            _allocate(data, size)
         self.array = np.memmap(data, np.float32, "r+", shape=shape) if size else np.zeros(shape, np.float32)
         whole = {span: sum for span, sum in known.items() if span[1] <= shape[0] and self._sum(*span) == sum}
         self.done = set(whole)

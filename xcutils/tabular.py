@@ -259,7 +259,10 @@ def _chosen(path: Path, names: list[str], report: Skips, **roles: str | None) ->
             wrong = "no column" if wanted not in names else "more than one column"
             raise UserError(f"{path} has {wrong} {short(wanted)}; it has {_listed(names)}: state another one.")
     taken = ", ".join(f"{role} = {short(name)}" for role, name in roles.items() if name is not None)
-    report.notes.append(f"{path}: {taken}" + (", no ids" if roles.get("id", "") is None else ""))
+    usual = {*TEXTS, *LABELS, *IDS, *LABEL_IDS, *LABEL_TEXTS}
+    unusual = not any(name.strip().lower() in usual for name in names)
+    doubt = "; if that is a row and no line of names, state --no-header" if unusual else ""
+    report.notes.append(f"{path}: {taken}" + (", no ids" if roles.get("id", "") is None else "") + doubt)
     return list(roles.values())
 
 

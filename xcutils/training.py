@@ -272,6 +272,13 @@ class _Run:
         self.snapshots.say(f"goes on from step {at.place} of epoch {at.epoch + 1}, where it was interrupted")
 
 
+def put_finite(bank: np.ndarray, rows: np.ndarray, embeddings: Tensor) -> None:
+    """Write the embeddings into these rows of the bank, but for those of a step that has gone wrong."""
+    found = embeddings.detach().cpu().numpy()
+    good = np.isfinite(found).all(axis=1)
+    bank[rows[good]] = found[good]
+
+
 def mean_cosine(embeddings: np.ndarray, seed: int = 0, pairs: int = 2000) -> float:
     """Mean cosine of random pairs of different texts: near 1 means that the encoder has collapsed."""
     rng = np.random.default_rng(seed)
