@@ -4,6 +4,7 @@ reads   encoder {choose,final}/, prepare/train tokens, prepare/labels tokens
 writes  {choose,final}/: docs (N, D), labels (L, D) augmented, plain (L, D) without auxiliary vectors; unit float32
 """
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,8 @@ from xcutils.params import load_params, value
 from xcutils.ragged import Ragged
 from xcutils.scratch import Scratch
 
+CHUNK = 1 << 16  # labels whose vectors are made at once
+
 
 @dataclass(frozen=True)
 class Params:
@@ -31,13 +34,18 @@ def augment(raw: np.ndarray, aux: np.ndarray, label_to_aux: np.ndarray, *, norma
 
     raw  (L, D) E(z), not normalised
     """
-    if len(aux) == 0:
-        return unit(raw)
-    return unit((unit(raw) if normalise_first else raw) + aux[label_to_aux])
+    out = np.empty(raw.shape, dtype=np.float32)
+    for start in range(0, len(raw), CHUNK):
+        some = slice(start, start + CHUNK)
+        own = unit(raw[some]) if normalise_first or len(aux) == 0 else raw[some]
+        out[some] = own if len(aux) == 0 else unit(own + aux[label_to_aux[some]])
+    return out
 
 
-def embed_fit(fit: Path, tokens: dict[str, Ragged], aux_weight: float, scratch: Scratch) -> dict[str, np.ndarray]:
-    """Document and label embeddings by one fit's encoder: docs, labels (augmented) and plain."""
+def embed_fit(
+    fit: Path, tokens: dict[str, Ragged], aux_weight: float, scratch: Scratch
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Name and vectors of one fit's documents, plain labels and augmented labels, one after another."""
     model = move(load_encoder(fit), runtime.device())
 
     def embed(name: str, normalise: bool) -> np.ndarray:
@@ -45,10 +53,11 @@ def embed_fit(fit: Path, tokens: dict[str, Ragged], aux_weight: float, scratch: 
         watch = partial(runtime.progress, name=f"augment {rows}", unit="chunk")
         return encode_sets(model, {rows: tokens[name]}, normalise=normalise, watch=watch, into=scratch.rows)[rows]
 
+    yield "docs", embed("docs", normalise=True)
     raw, aux = embed("labels", normalise=False), aux_weight * artifacts.load_array(fit, "aux")
+    yield "plain", augment(raw, aux[:0], artifacts.load_array(fit, "label_to_aux"), normalise_first=True)
     first = artifacts.load_json(fit, "aux.json")["normalise_first"]
-    augmented = augment(raw, aux, artifacts.load_array(fit, "label_to_aux"), normalise_first=first)
-    return {"docs": embed("docs", normalise=True), "plain": unit(raw), "labels": augmented}
+    yield "labels", augment(raw, aux, artifacts.load_array(fit, "label_to_aux"), normalise_first=first)
 
 
 @click.command()
@@ -70,8 +79,9 @@ def main(train: Path, labels: Path, encoder: Path, out: Path) -> None:
     ):
         for fit in sorted(encoder / name for name in fit_names(artifacts.load_json(train, "meta.json")["refit"])):
             (folder / fit.name).mkdir()
-            for name, vectors in embed_fit(fit, tokens, p.aux_weight, scratch).items():
+            for name, vectors in embed_fit(fit, tokens, p.aux_weight, scratch):
                 artifacts.save_array(folder / fit.name, name, vectors)
+                del vectors  # before the next are made
 
 
 if __name__ == "__main__":
