@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,15 +98,39 @@ class Repository:
         env = self.env | {"XC_SNAPSHOT": "0"}
         command = [str(Path(sys.executable).parent / "dvc"), *args]
         process = subprocess.Popen(command, cwd=self.folder, env=env, text=True, **both)
-        while process.poll() is None and not any(self.folder.glob(f".scratch/{stage}-*/*.snapshots/0*/manifest.json")):
-            time.sleep(0.01)
-        with suppress(psutil.NoSuchProcess):
-            for found in psutil.Process(process.pid).children(recursive=True):
-                if f"stages.{stage}" in found.cmdline():
-                    found.kill()
+        self.wait(lambda: process.poll() is not None or self.has_snapshot(stage))
+        self.kill(stage)
         output = process.communicate()[0]
         params = YAML(typ="safe").load((self.folder / "params.yaml").read_text(encoding="utf-8"))
         return Step(process.returncode, output, (self.folder / "metrics.json").read_bytes(), params)
+
+    def start_queue(self) -> None:
+        """The worker holds on to the output it was given, so that a pipe would stay open until all tasks have ended."""
+        nowhere = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        command = [str(Path(sys.executable).parent / "dvc"), "queue", "start"]
+        subprocess.run(command, cwd=self.folder, env=self.env | {"XC_SNAPSHOT": "0"}, check=True, **nowhere)
+
+    def queue_task(self, name: str, *, until: str) -> Step:
+        """The task's own log, once the queue says that it has come to this state."""
+        self.wait(lambda: re.search(rf"{name}\s.*{until}", self.dvc("queue", "status").output), every=1.0)
+        return self.dvc("queue", "logs", name)
+
+    def has_snapshot(self, stage: str) -> bool:
+        return any(self.folder.glob(f".scratch/{stage}-*/*.snapshots/0*/manifest.json"))
+
+    def kill(self, stage: str) -> None:
+        """The stage of this project, wherever dvc checked it out."""
+        for found in psutil.process_iter():
+            with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                if f"stages.{stage}" in found.cmdline() and Path(found.cwd()).is_relative_to(self.folder.resolve()):
+                    found.kill()
+
+    @staticmethod
+    def wait(ready: Callable[[], object], *, every: float = 0.01, at_most: float = 180) -> None:
+        end = time.monotonic() + at_most
+        while not ready():
+            assert time.monotonic() < end, "it did not come to this"
+            time.sleep(every)
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +159,15 @@ def day(project) -> dict[str, Step]:
     elsewhere = ["exp", "run", "--temp", "-C", DATASET, "-C", str(CHECKPOINT), "-S", "encoder.epochs=9"]
     steps["killed"] = project.dvc_killed("encoder", *elsewhere)
     steps["resumed"] = project.dvc(*elsewhere)
+    queued = ["exp", "run", "--queue", "-C", DATASET, "-C", str(CHECKPOINT), "-S", "encoder.epochs=12", "-n"]
+    project.dvc(*queued, "interrupted")
+    project.start_queue()
+    project.wait(lambda: project.has_snapshot("encoder"))
+    project.kill("encoder")
+    steps["killed in the queue"] = project.queue_task("interrupted", until="Failed")
+    project.dvc(*queued, "continued")
+    project.start_queue()
+    steps["resumed in the queue"] = project.queue_task("continued", until="Success")
     lines = [f"{row['title']},{LABELS[row['target_ind'][0]]}" for row in rows["trn"]]
     (project.folder / "data" / "raw" / "my.csv").write_text("\n".join(["text,label", *lines, ""]))
     steps["csv"] = project.dvc("exp", "run", "-S", "dataset=data/raw/my.csv", "prepare")
@@ -216,6 +250,13 @@ def test_a_stage_killed_in_a_temporary_checkout_is_gone_on_with_in_the_next(day,
     assert day["killed"].code != 0 and "failed to reproduce 'encoder'" in day["killed"].output
     assert day["resumed"].code == 0, day["resumed"].output
     assert re.search(r"^encoder: goes on from step \d+ of epoch \d+, where it was", day["resumed"].output, re.MULTILINE)
+    assert not any(project.folder.glob(".scratch/encoder-*"))
+
+
+def test_a_stage_killed_in_the_queue_is_gone_on_with_by_the_next_task(day, project):
+    assert "failed to reproduce 'encoder'" in day["killed in the queue"].output
+    printed = day["resumed in the queue"].output
+    assert re.search(r"^encoder: goes on from step \d+ of epoch \d+, where it was", printed, re.MULTILINE)
     assert not any(project.folder.glob(".scratch/encoder-*"))
 
 
