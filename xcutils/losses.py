@@ -9,27 +9,38 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-def triplet(scores: Tensor, is_positive: Tensor, positive: Tensor, *, margin: float, k: int, tau: float) -> Tensor:
+def triplet(
+    scores: Tensor,
+    is_positive: Tensor,
+    positive: Tensor,
+    weights: Tensor | None = None,
+    *,
+    margin: float,
+    k: int,
+    tau: float,
+) -> Tensor:
     """Hinge between each given positive and the document's k hardest negatives [DEXA Eq. 5, Eq. 6].
 
     positive  (B, S) float  scores of the positives that are trained on; +inf where there are fewer than S
+    weights   (B, S) float  their soft targets, which multiply the hinge [Gandalf]; all 1 without
     tau       temperature of the softmax that weights a document's violators; 0 weights them alike
     returns   ()     float  mean over documents, positives and negatives
     """
     k = min(k, scores.shape[1])
     negative = scores.masked_fill(is_positive, -torch.inf).topk(k, dim=1).values  # (B, k)
     violation = (negative.unsqueeze(1) - positive.unsqueeze(2) + margin).clamp(min=0)  # (B, S, k)
+    soft = 1 if weights is None else weights.unsqueeze(2)
     if tau == 0:
-        return violation.mean()
+        return (violation * soft).mean()
     # Softmax over the violators alone: of the three forms in use this is DEXA's. Weights of S and of S - p agree.
     logits = (violation / tau).masked_fill(violation == 0, torch.finfo(scores.dtype).min)
-    return (violation * logits.softmax(dim=2)).mean()
+    return (violation * logits.softmax(dim=2) * soft).mean()
 
 
-def hardest_positives(scores: Tensor, is_positive: Tensor, count: int) -> Tensor:
-    """(B, count): the lowest-scoring known positives of each document, +inf where it has fewer [NGAME M4]."""
+def hardest_positives(scores: Tensor, is_positive: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """(scores, columns), (B, count): the lowest-scoring known positives, +inf where there are fewer [NGAME M4]."""
     count = min(count, scores.shape[1])
-    return scores.masked_fill(~is_positive, torch.inf).topk(count, dim=1, largest=False).values
+    return scores.masked_fill(~is_positive, torch.inf).topk(count, dim=1, largest=False)
 
 
 def decoupled_softmax(

@@ -68,8 +68,10 @@ class LabelPool:
     Keeps one scratch array of L entries, so that a batch costs its own pairs and not L.
     """
 
-    def __init__(self, positives: Ragged, n_labels: int):
+    def __init__(self, positives: Ragged, n_labels: int, weights: np.ndarray | None = None):
+        """weights (values of positives,) float32: their soft targets, where they are not all 1."""
         self.positives = positives
+        self.soft = None if weights is None else Ragged(weights, positives.offsets)
         self.column = np.full(n_labels, -1, dtype=np.int32)
 
     def known(self, docs: np.ndarray, pool: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -80,6 +82,17 @@ class LabelPool:
         self.column[pool] = -1
         inside = columns >= 0
         return rows.row_ids()[inside], columns[inside].astype(np.int64)
+
+    def targets(self, docs: np.ndarray, pool: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """(row, column, soft target) of every known positive, as `known`; no soft targets when all are 1."""
+        if self.soft is None:
+            return *self.known(docs, pool), None
+        self.column[pool] = np.arange(len(pool), dtype=np.int32)
+        rows = self.positives.take(docs)
+        columns = self.column[rows.values]
+        self.column[pool] = -1
+        inside = columns >= 0
+        return rows.row_ids()[inside], columns[inside].astype(np.int64), self.soft.take(docs).values[inside]
 
     def mask(self, docs: np.ndarray, pool: np.ndarray) -> np.ndarray:
         """(B, P) bool: the known positives as a matrix."""
