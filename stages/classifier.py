@@ -24,7 +24,7 @@ from xcutils.metrics import pair_matrix
 from xcutils.models import load_encoder, save_encoder
 from xcutils.neighbours import unit
 from xcutils.params import load_params, load_top, value
-from xcutils.ragged import Ragged, concatenate
+from xcutils.points import Points, load_points
 from xcutils.samplers import ClusteredEpochs, LabelPool
 from xcutils.scratch import Snapshots
 from xcutils.tables import RowTable
@@ -50,41 +50,6 @@ class Params(Clustered):
     encoder_lr: float = value(low=0)  # 0 keeps the encoder frozen; above 0 it is fine-tuned along
 
 
-@dataclass(frozen=True)
-class Points:
-    """What is trained on: all training documents, then the label texts of Gandalf, if any.
-
-    tokens      (N + m rows)       of their texts
-    embeddings  (N + m, D)         by the frozen encoder
-    positives   (N + m rows)       labels of each
-    weights     (positives,) or None  their soft targets
-    n_docs      N
-    """
-
-    tokens: Ragged
-    embeddings: np.ndarray
-    positives: Ragged
-    weights: np.ndarray | None
-    n_docs: int
-
-
-def load_points(train: Path, labels: Path, augment: Path, gandalf: Path) -> Points:
-    """The documents of `train` and the label texts that `gandalf` (a fit's folder) names."""
-    tokens, positives = (artifacts.load_ragged(train, name) for name in ("tokens", "positives"))
-    embeddings = artifacts.load_array(augment, "docs")
-    chosen, n_docs = artifacts.load_array(gandalf, "points"), len(tokens)
-    if len(chosen) == 0:
-        return Points(tokens, np.array(embeddings), positives, None, n_docs)
-    weights = np.concatenate([np.ones(len(positives.values), np.float32), artifacts.load_array(gandalf, "weights")])
-    return Points(
-        concatenate(tokens, artifacts.load_ragged(labels, "tokens").take(chosen)),
-        np.concatenate([embeddings, artifacts.load_array(augment, "plain")[chosen]]),
-        concatenate(positives, artifacts.load_ragged(gandalf, "targets")),
-        weights,
-        n_docs,
-    )
-
-
 RANDOM = 0.02  # spread of random first values [Renee]
 FORMED = 1024  # labels on which the value of the binary cross-entropy is formed, for the curve
 
@@ -92,10 +57,10 @@ FORMED = 1024  # labels on which the value of the binary cross-entropy is formed
 class OneVsAll:
     """A classifier row per label over document embeddings that are frozen or trained along."""
 
-    def __init__(self, encoder, points: Points, labels: np.ndarray, p: Params):
-        self.encoder, self.tokens, self.positives, self.p = encoder, points.tokens, points.positives, p
-        self.device = runtime.device()
-        self.docs, self.n_docs = points.embeddings, points.n_docs  # written as the encoder moves on
+    def __init__(self, encoder, points: Points, embeddings: np.ndarray, labels: np.ndarray, p: Params):
+        self.encoder, self.points, self.tokens, self.positives = encoder, points, points.tokens, points.positives
+        self.p, self.device = p, runtime.device()
+        self.docs = embeddings  # written as the encoder moves on
         start = torch.from_numpy(np.array(labels)) if p.start == "labels" else RANDOM * torch.randn(labels.shape)
         sgd = {"momentum": p.momentum, "weight_decay": p.weight_decay} if p.optimizer == "sgd" else {}
         self.table = RowTable(start.to(self.device), lr=p.lr, **sgd)
@@ -153,10 +118,9 @@ class OneVsAll:
         return encode(self.encoder, self.tokens.take(docs)) if self.p.encoder_lr else self.docs[docs]
 
 
-def fit(model: OneVsAll, fold: Fold, todo, excluded, p: Params, seed: int, snapshots: Snapshots) -> Outcome:
-    """Train on the points `todo` of the fold.
+def fit(model: OneVsAll, fold: Fold, excluded, p: Params, seed: int, snapshots: Snapshots) -> Outcome:
+    """Train on the fold's points.
 
-    todo      (n,) int       documents, and beyond N label texts
     excluded  (N, L) binary  pairs that may not be predicted
     """
     n_labels = len(model.table.values)
@@ -174,7 +138,7 @@ def fit(model: OneVsAll, fold: Fold, todo, excluded, p: Params, seed: int, snaps
         fold,
         p,
         seed,
-        batches=ClusteredEpochs(todo, model.docs, seed=seed, **p.batches()),
+        batches=ClusteredEpochs(model.points.todo, model.docs, seed=seed, **p.batches()),
         optimisers=optimisers,
         validate=validate,
         snapshots=snapshots,
@@ -185,7 +149,7 @@ def save_fold(folder: Path, model: OneVsAll, outcome: Outcome) -> None:
     """The classifiers, the encoder they belong to, and its embeddings of all training documents; how training went."""
     save_outcome(folder, outcome)
     artifacts.save_array(folder, "classifiers", model.vectors())
-    artifacts.save_array(folder, "docs", model.embed_all(np.arange(model.n_docs)))
+    artifacts.save_array(folder, "docs", model.embed_all(np.arange(model.points.n_docs)))
     save_encoder(folder, model.encoder)
 
 
@@ -208,13 +172,11 @@ def main(train_dir: Path, labels_dir: Path, encoder_dir: Path, augment: Path, ga
     def fit_fold(fold: Fold, snapshots: Snapshots, folder: Path) -> None:
         torch.manual_seed(seed)
         encoder = move(load_encoder(encoder_dir / fold.name), device)
-        points = load_points(train_dir, labels_dir, augment / fold.name, gandalf / fold.name)
-        labels = artifacts.load_array(augment / fold.name, "labels")
-        model = OneVsAll(encoder, points, labels, p)
+        points = load_points(train_dir, labels_dir, gandalf / fold.name)
+        labels, plain, docs = (artifacts.load_array(augment / fold.name, name) for name in ("labels", "plain", "docs"))
+        model = OneVsAll(encoder, points, np.concatenate([docs, plain[points.labels]]), labels, p)
         excluded = pair_matrix(artifacts.load_array(train_dir, "filter"), (points.n_docs, len(labels)))
-        texts = points.n_docs + np.arange(len(points.tokens) - points.n_docs)
-        todo = np.concatenate([artifacts.load_array(gandalf / fold.name, "docs"), texts])
-        save_fold(folder, model, fit(model, fold, todo, excluded, p, seed, snapshots))
+        save_fold(folder, model, fit(model, fold, excluded, p, seed, snapshots))
 
     refit = artifacts.load_json(train_dir, "meta.json")["refit"]
     with (

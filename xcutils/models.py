@@ -5,10 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+import torch
 from torch import nn
 
 from xcutils import artifacts
 from xcutils.encoders import BiGRU, build_bag, build_transformer, rebuild, token_table
+from xcutils.heads import TwoHeads
 from xcutils.params import value
 from xcutils.ragged import Ragged
 
@@ -46,4 +49,12 @@ def save_encoder(folder: Path, encoder: nn.Module) -> None:
 
 
 def load_encoder(folder: Path) -> nn.Module:
-    return rebuild(artifacts.load_json(folder, "encoder.json"), artifacts.load_tensors(folder, "encoder.safetensors"))
+    config = artifacts.load_json(folder, "encoder.json")
+    tensors = artifacts.load_tensors(folder, "encoder.safetensors")
+    if config["kind"] != "two-heads":
+        return rebuild(config, tensors)
+    inner = {name.removeprefix("encoder."): t for name, t in tensors.items() if name.startswith("encoder.")}
+    facts = {name: config[name] for name in ("dim", "dropout", "classifier")}
+    model = TwoHeads(rebuild(config["encoder"], inner), **facts)
+    model.load_heads({name: torch.from_numpy(np.array(tensor)) for name, tensor in tensors.items()})
+    return model
