@@ -11,7 +11,7 @@ import click
 import numpy as np
 from scipy import sparse
 
-from xcutils import artifacts, estimates, runtime
+from xcutils import artifacts, bm25, estimates, runtime
 from xcutils.checkpoints import fingerprint
 from xcutils.encoders import build_transformer, encode, move
 from xcutils.errors import UserError
@@ -209,8 +209,9 @@ def main(prepare, embed, encoder, augment, classifier, index, metrics, out) -> N
 
     test = load_split(prepare / "test", len(inverse))
     predictor = final_predictor(prepare, augment, classifier, index, settings)
-    encoders = load_rows(prepare, embed, encoder, augment)
-    rankings = single_rankings(test, encoders, search_width(test.excluded))
+    encoders, width = load_rows(prepare, embed, encoder, augment), search_width(test.excluded)
+    rankings = {"BM25": bm25.search(test.tokens, artifacts.load_ragged(prepare / "labels", "tokens"), width)[0]}
+    rankings |= single_rankings(test, encoders, width)
     rankings = {name: without(ranking, test.excluded)[:, :DEPTH] for name, ranking in rankings.items()}
     rankings |= final_rankings(predictor, fusion, test)
     report = {name: rounded(evaluate(ranking, test.truth, inverse)) for name, ranking in rankings.items()}

@@ -6,7 +6,7 @@ import pytest
 from tiny import DATASET, invoke, make_params, make_project, run_stage, run_stages, small_checkpoint, write_params
 
 from xcutils import estimates, sizes
-from xcutils.cli import main
+from xcutils.cli import ROWS, main
 from xcutils.errors import UserError
 from xcutils.estimates import STAGES, Estimate, Host, Network, Part, Sizes
 from xcutils.params import load_all
@@ -139,6 +139,13 @@ def test_the_graphs_by_hand(project):
     assert part(made, "vectors in the graphs").bytes == part(made, "vectors").bytes == 4 * 11_000 * 16
     assert part(made, "links").bytes == pytest.approx(11_000 * (8 + 4 * 17 + 72 / 7 + 40 + 48 + 8 + 4 + 2))
     assert estimates.index(SIZES, load_all(["index.search=exact"]), HOST).peak == estimates.BASE
+
+
+def test_scores_by_hand(project):
+    made = estimates.score(SIZES, load_all(), HOST)
+    assert part(made, "rankings").bytes == 8 * len(ROWS) * 100 * 200
+    many = replace(SIZES, label_tokens=10**9)
+    assert part(estimates.score(many, load_all(), HOST), "words that documents and labels share").bytes == 45e9
 
 
 def test_auxiliary_vectors_grow_with_k_up_to_the_labels(project):

@@ -38,7 +38,7 @@ from tiny import (
 from stages.cluster import Params as ClusterParams
 from stages.cluster import head_labels, share_vectors
 from stages.score import final_rankings, load_split, single_rankings, without
-from xcutils import artifacts
+from xcutils import artifacts, bm25
 from xcutils.encoders import encode
 from xcutils.fusion import Fusion, rank
 from xcutils.metrics import evaluate
@@ -50,7 +50,7 @@ pytestmark = pytest.mark.stage
 
 FITS = ("choose", "final")
 L, K, DIMS = len(LABELS), SETTINGS["K"], 16
-ROWS = ["zero-shot", "encoder-no-aux", "encoder", "classifier", "memory", "fused"]
+ROWS = ["BM25", "zero-shot", "encoder-no-aux", "encoder", "classifier", "memory", "fused"]
 KEYS = [f"{name}@{k}" for name in ("P", "N", "PSP", "PSN") for k in (1, 3, 5)]
 KEYS += ["R@10", "R@100", *(f"C@{k}" for k in (1, 3, 5))]
 RECALLS = [f"recall@100 {name}" for name in ("labels", "classifiers", "docs")]
@@ -295,7 +295,9 @@ def test_excluded_pairs_never_appear_though_they_would_be_found(tiny_run, data):
     searched = single_rankings(
         test, {"encoder": (encoder, artifacts.load_array(data / "augment" / "final", "labels"))}, L
     )
-    rankings = final_rankings(predictor, fusion, test) | {"encoder": without(searched["encoder"], test.excluded)}
+    searched["BM25"] = bm25.search(test.tokens, artifacts.load_ragged(data / "prepare" / "labels", "tokens"), L)[0]
+    searched = {name: without(ranking, test.excluded) for name, ranking in searched.items()}
+    rankings = final_rankings(predictor, fusion, test) | searched
     unfiltered, _ = predictor.predict(test.tokens, fusion, L)
     docs, labels = test.excluded.nonzero()
     assert len(docs) == 2 * RECIPROCAL

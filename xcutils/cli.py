@@ -14,6 +14,7 @@ from xcutils import artifacts, runtime
 from xcutils.errors import UserError
 
 ROWS = {
+    "BM25": "BM25 on label text",
     "zero-shot": "zero-shot",
     "encoder-no-aux": "encoder without auxiliary vectors",
     "encoder": "encoder with them",

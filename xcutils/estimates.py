@@ -30,12 +30,13 @@ MINUTES, HOURS = 120, 7200  # from so many seconds on a time is said in minutes,
 
 # What the code that is estimated holds at once, as it is written there.
 SCORES = 1 << 26  # neighbours.exact
+SHARED = 1 << 24  # bm25: scores
 SUBTREE = 8192  # clustering
 PADDED = 4096  # encoders: padded tokens in one pass
 TEXTS = 4096  # encoders: texts in one pass
 COUNTED = 1 << 16  # encoders: texts whose n-grams are counted at once
 CHUNK = 1 << 14  # score, neighbours: documents, vectors
-DEPTH, ROWS = 100, 6  # score: labels ranked, rankings kept
+DEPTH, ROWS = 100, 7  # score: labels ranked, rankings kept
 
 CACHE = 64e6  # bytes
 BANDWIDTH = 12e9  # bytes moved per second where memory and not arithmetic is the limit
@@ -501,15 +502,23 @@ def score(s: Sizes, params: dict, host: Host) -> Estimate:
             scores,
             *shortlists(held),
         ],
+        [*final, Part("words that documents and labels share", _bm25_bytes(s))],
         [*final, queries, scores, Part("activations", passes)],
         [*final, *shortlists(chunk), *([scores] if exact else [])],
         [*final, Part("rows of labels.csv", 700 * s.labels)],
     ]
     searches = s.test * (2 * s.labels * (2 * net.dim + zero_shot.dim)) + 2 * held * count * net.dim
+    words = 1e-8 * s.test * s.labels + 1e-7 * s.label_tokens
     looked = _search_time(p["ef"], params["index"]["m"], max(s.labels, s.docs), net.dim) / host.threads
     flops, _ = zero_shot.work(s.test, s.test_tokens, train=False)
-    seconds = 8 + (searches + flops) / host.speed + s.test * (3 * looked + 1e-3) + 5e-5 * held * p["shortlist"]
+    seconds = 8 + words + (searches + flops) / host.speed + s.test * (3 * looked + 1e-3) + 5e-5 * held * p["shortlist"]
     return Estimate("score", _fullest(kept, moments), seconds + 20e-6 * s.labels, 90 * s.labels)
+
+
+def _bm25_bytes(s: Sizes) -> float:
+    """Bytes of BM25: while the tokens are weighted, or of scores at full width and of those (a quarter) above 0."""
+    scores = min(s.test * s.labels, max(SHARED, s.labels))
+    return max(45 * s.label_tokens, (FLOAT + FLOAT) * s.label_tokens + (FLOAT + 21 / 4) * scores)
 
 
 def _fullest(kept: list[Part], moments: list[list[Part]]) -> list[Part]:
