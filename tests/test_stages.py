@@ -273,7 +273,7 @@ def test_fused_is_never_below_a_part_of_it_on_validation(tiny_run, data):
     train = data / "prepare" / "train"
     inverse = inverse_propensities(train, data / "prepare" / "labels")
     split = load_split(train, L, np.flatnonzero(artifacts.load_array(train, "is_validation")))
-    predictor = choosing_predictor(data / "prepare", data / "augment", data / "classifier", settings)
+    predictor = choosing_predictor(data / "prepare", [data / "augment", data / "classifier"], settings)
     shortlist, _ = predictor.pairs(split.tokens)
     kept = split.excluded.toarray()[shortlist.rows, shortlist.labels] == 0
 
@@ -290,7 +290,7 @@ def test_fused_is_never_below_a_part_of_it_on_validation(tiny_run, data):
 def test_excluded_pairs_never_appear_though_they_would_be_found(tiny_run, data):
     fusion, settings = scores_settings(tiny_run)
     test = load_split(data / "prepare" / "test", L)
-    predictor = final_predictor(data / "prepare", data / "augment", data / "classifier", data / "index", settings)
+    predictor = final_predictor(data / "prepare", [data / "augment", data / "classifier"], data / "index", settings)
     encoder = load_encoder(data / "encoder" / "final")
     searched = single_rankings(
         test, {"encoder": (encoder, artifacts.load_array(data / "augment" / "final", "labels"))}, L

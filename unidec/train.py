@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from xcutils import artifacts, runtime
+from xcutils import artifacts, estimates, runtime
 from xcutils.checkpoints import fingerprint
 from xcutils.clustering import balanced_clusters
 from xcutils.encoders import encode, move
@@ -218,14 +218,15 @@ def save_fold(folder: Path, model: Unified, outcome: Outcome) -> None:
 @click.argument("tokenizer", type=click.Path(exists=True, path_type=Path))
 @click.argument("gandalf", type=click.Path(exists=True, path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
+@runtime.params_file
 @runtime.command
-def main(train_dir: Path, labels_dir: Path, tokenizer: Path, gandalf: Path, out: Path) -> None:
-    file = Path("unidec/params.yaml")
+def main(train_dir: Path, labels_dir: Path, tokenizer: Path, gandalf: Path, out: Path, file: Path) -> None:
     p, top = load_params(Params, "train", file), load_top(file)
     device = runtime.start(top.seed)
     inputs = [train_dir, labels_dir, tokenizer, gandalf]
     artifacts.check_together(*inputs)
     check_vocabulary(tokenizer, p.model, "train.model")
+    estimates.announce("train", estimates.prepared(train_dir, labels_dir), file)
     special = artifacts.load_json(tokenizer, "special.json")
     labels = artifacts.load_ragged(labels_dir, "tokens")
 
@@ -246,7 +247,9 @@ def main(train_dir: Path, labels_dir: Path, tokenizer: Path, gandalf: Path, out:
     )
     values = asdict(p) | asdict(top)
     with (
-        runtime.resumable("unidec-train", p, inputs, top=asdict(top), checkpoint=fingerprint(p.model)) as scratch,
+        runtime.resumable(
+            "train", p, inputs, folder="unidec", top=asdict(top), checkpoint=fingerprint(p.model)
+        ) as scratch,
         artifacts.writing(out, name="train", params=values, inputs=inputs) as folder,
     ):
         fit_folds(folds(is_validation, refit), fit_fold, scratch, folder)
