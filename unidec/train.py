@@ -43,7 +43,8 @@ BIAS = -8.0  # of the binary cross-entropy, at first: hardly any pair is a posit
 @dataclass(frozen=True)
 class Params(Architecture, Trained):
     dim: int = value(low=0)  # of each head; 0 = the encoder's
-    head_dropout: float = value(low=0, high=0.95)
+    head_dropout: float = value(low=0, high=0.95)  # of the head that is compared with label texts
+    classifier_dropout: float = value(low=0, high=0.95)  # of the head that is compared with classifiers
     encoder_loss: Literal["decoupled-softmax", "supcon", "bce", "decoupled-softmax+bce", "supcon+bce"]
     classifier_loss: Literal["decoupled-softmax", "supcon", "bce", "decoupled-softmax+bce", "supcon+bce", "none"]
     share: float = value(low=0, high=1)  # of the encoder head's loss in the sum; the classifiers' has the rest
@@ -228,15 +229,13 @@ def main(train_dir: Path, labels_dir: Path, tokenizer: Path, gandalf: Path, out:
     check_vocabulary(tokenizer, p.model, "train.model")
     estimates.announce("train", estimates.prepared(train_dir, labels_dir), file)
     special = artifacts.load_json(tokenizer, "special.json")
-    labels = artifacts.load_ragged(labels_dir, "tokens")
+    labels, dropouts = artifacts.load_ragged(labels_dir, "tokens"), (p.head_dropout, p.classifier_dropout)
 
     def fit_fold(fold: Fold, snapshots: Snapshots, folder: Path) -> None:
         torch.manual_seed(top.seed)
         points = load_points(train_dir, labels_dir, gandalf / fold.name)
         encoder = p.build([points.tokens.take(fold.fit), labels], special)
-        heads = TwoHeads(
-            encoder, dim=p.dim or encoder.dim, dropout=p.head_dropout, classifier=p.classifier_loss != "none"
-        )
+        heads = TwoHeads(encoder, dim=p.dim or encoder.dim, classifier=p.classifier_loss != "none", dropouts=dropouts)
         excluded = pair_matrix(artifacts.load_array(train_dir, "filter"), (points.n_docs, len(labels)))
         model = Unified(move(heads, device), points, labels, p, top)
         save_fold(folder, model, fit(model, fold, excluded, p, top, snapshots))
