@@ -89,9 +89,7 @@ def main(train: Path, labels: Path, out: Path) -> None:
                 artifacts.save_array(folder / fold.name, name, array)
             if p.labels:
                 texts, pairs, docs = (len(made[name]) for name in ("points", "weights", "docs"))
-                runtime.say(
-                    f"gandalf ({fold.name}): {texts:,} label texts, {pairs:,} targets, {docs:,} documents."
-                )
+                runtime.say(f"gandalf ({fold.name}): {texts:,} label texts, {pairs:,} targets, {docs:,} documents.")
 
 
 if __name__ == "__main__":
