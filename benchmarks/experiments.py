@@ -185,22 +185,21 @@ def results(wanted: list[Experiment]) -> dict[str, tuple[str, dict]]:
     return out
 
 
-def other_code(commit: str, folder: str = "", root: Path | None = None) -> list[str]:
+def other_code(commit: str, folder: str = "") -> list[str]:
     """The source files that an experiment ran with and that read differently now.
 
     folder  of the pipeline; one that is not the root's reads data/prepare, which the root's makes
     """
-    stages = [("", stage) for stage in (read_tree(commit, "dvc.lock").get("stages") or {}).items()]
-    if folder:
-        own = read_tree(commit, f"{folder}dvc.lock").get("stages") or {}
-        stages = [(folder, stage) for stage in own.items()] + [part for part in stages if part[1][0] == "prepare"]
-    files = {
-        posixpath.normpath(f"{place}{dep['path']}"): dep.get("md5")
-        for place, (_, stage) in stages
-        for dep in stage.get("deps", [])
-        if dep["path"].endswith(".py")
-    }
-    return [name for name, old in files.items() if md5_of((root or ROOT) / name) != old]
+    files: dict[str, str | None] = {}
+    for place in sorted({"", folder}):
+        made = read_tree(commit, f"{place}dvc.yaml").get("stages") or {}
+        for name, stage in (read_tree(commit, f"{place}dvc.lock").get("stages") or {}).items():
+            start = posixpath.join(place, made.get(name, {}).get("wdir", ""))
+            if place == folder or name == "prepare":
+                files |= {
+                    posixpath.normpath(posixpath.join(start, d["path"])): d.get("md5") for d in stage.get("deps", [])
+                }
+    return [name for name, old in files.items() if name.endswith(".py") and md5_of(ROOT / name) != old]
 
 
 def md5_of(file: Path) -> str | None:

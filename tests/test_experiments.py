@@ -111,10 +111,12 @@ def test_code_that_has_changed_since(repository, tmp_path):
     for name in ("same", "new", "loss"):
         (tmp_path / f"{name}.py").write_text(name)
     root = {"stages": {"prepare": stage(same="same"), "encoder": stage(new="old", gone="gone", loss="loss")}}
-    second = {"stages": {"train": stage(**{"..__loss": "old loss", "..__same": "same"})}}
-    commit = repository("one", {"dvc.lock": json.dumps(root), "unidec/dvc.lock": json.dumps(second)})
+    second = {"stages": {"train": stage(**{"..__loss": "old loss", "..__same": "same"}), "score": stage(new="old")}}
+    places = {"stages": {"train": {}, "score": {"wdir": ".."}}}  # of the paths in the lock file
+    texts = {"dvc.lock": root, "unidec/dvc.lock": second, "unidec/dvc.yaml": places}
+    commit = repository("one", {file: json.dumps(tree) for file, tree in texts.items()})
     assert experiments.other_code(commit) == ["new.py", "gone.py"]
-    assert experiments.other_code(commit, "unidec/") == ["loss.py"]
+    assert sorted(experiments.other_code(commit, "unidec/")) == ["loss.py", "new.py"]
     assert experiments.other_code(repository("two", {"a": "b"})) == []
 
 
