@@ -13,7 +13,7 @@ import click
 import numpy as np
 from scipy import sparse
 
-from xcutils import artifacts, runtime
+from xcutils import artifacts, estimates, runtime
 from xcutils.correlations import choose_labels, co_occurrence, glas, random_walk
 from xcutils.folds import folds
 from xcutils.params import load_params, load_top, value
@@ -60,9 +60,9 @@ def points(docs: np.ndarray, positives: Ragged, n_labels: int, p: Params, seed: 
     return {
         "docs": docs.astype(np.int32),
         "points": chosen.astype(np.int32),
-        "targets.values": targets.indices.astype(np.int32),
+        "targets.values": targets.indices.astype(np.int32, copy=False),
         "targets.offsets": targets.indptr.astype(np.int64),
-        "weights": targets.data.astype(np.float32),
+        "weights": targets.data.astype(np.float32, copy=False),
     }
 
 
@@ -76,6 +76,7 @@ def main(train: Path, labels: Path, out: Path) -> None:
     runtime.start(seed)
     inputs = [train, labels]
     artifacts.check_together(*inputs)
+    estimates.announce("gandalf", estimates.prepared(train, labels))
     positives = artifacts.load_ragged(train, "positives")
     n_labels = len(artifacts.load_array(labels, "frequency"))
     refit = artifacts.load_json(train, "meta.json")["refit"]
@@ -89,9 +90,7 @@ def main(train: Path, labels: Path, out: Path) -> None:
                 artifacts.save_array(folder / fold.name, name, array)
             if p.labels:
                 texts, pairs, docs = (len(made[name]) for name in ("points", "weights", "docs"))
-                runtime.say(
-                    f"gandalf ({fold.name}): {texts:,} label texts, {pairs:,} targets, {docs:,} documents."
-                )
+                runtime.say(f"gandalf ({fold.name}): {texts:,} label texts, {pairs:,} targets, {docs:,} documents.")
 
 
 if __name__ == "__main__":
