@@ -5,7 +5,7 @@ PEERS := .venv-peers/bin/python
 export PATH := $(BIN):$(PATH)
 EXAMPLES := "Marfan syndrome" "Early infantile epileptic encephalopathy 15" "Congenital deafness with retinitis pigmentosa"
 
-.PHONY: run test lint env peers peers-env bench estimate interruptions damage mutations sweep clean
+.PHONY: run test lint env peers peers-env bench estimate interruptions damage mutations sweep study clean
 
 run: env  ## the whole pipeline on the default dataset, its metrics and three predictions
 	dvc repro
@@ -61,6 +61,9 @@ mutations: env  ## 10,000 damaged files of every form of dataset: read or refuse
 
 sweep: env  ## K and encoder sweeps through dvc exp run --queue; tables and plots in docs/
 	python -m benchmarks.sweep
+
+study: env  ## the papers' findings, one by one, and every recipe, through dvc exp run; docs/study.md
+	python -m benchmarks.study
 
 clean:
 	rm -rf .venv .venv-peers

@@ -16,62 +16,54 @@ from torch.nn import functional as F
 
 from xcutils import artifacts, estimates, runtime
 from xcutils.auxiliary import Auxiliary
+from xcutils.caching import encode_cached
 from xcutils.checkpoints import fingerprint
-from xcutils.encoders import BiGRU, build_bag, build_transformer, encode, move, token_table
+from xcutils.encoders import encode, move
 from xcutils.errors import UserError
-from xcutils.fitting import fit_folds, save_outcome
+from xcutils.fitting import Clustered, fit_folds, fit_model, save_outcome, validation_figures
 from xcutils.folds import Fold, folds
-from xcutils.losses import decoupled_softmax, triplet
-from xcutils.metrics import evaluate, most_per_row, pair_matrix, without
-from xcutils.models import save_encoder
-from xcutils.neighbours import exact
+from xcutils.losses import contrastive, decoupled_softmax, pairwise, supcon, triplet
+from xcutils.metrics import pair_matrix
+from xcutils.mining import Miner
+from xcutils.models import Architecture, save_encoder
 from xcutils.params import load_params, load_top, value
 from xcutils.ragged import Ragged, concatenate
 from xcutils.samplers import ClusteredEpochs, LabelPool, first_columns, sample_positives
 from xcutils.scratch import Snapshots
 from xcutils.tokens import check_vocabulary
-from xcutils.training import Optimisers, Outcome, Plan, mean_cosine, put_finite, train
+from xcutils.training import Optimisers, Outcome, mean_cosine, put_finite
 
 COLLAPSED = 0.95  # mean cosine of random documents from which on the embeddings are taken to have fallen together
 
 
 @dataclass(frozen=True)
-class Params:
-    kind: Literal["bag-of-embeddings", "bi-gru", "transformer"]
-    model: str  # transformer: the checkpoint; others: the checkpoint whose token table they start from
-    pooling: Literal["mean", "cls"]  # transformer
-    loss: Literal["decoupled-softmax", "triplet"]
-    layers: int = value(low=0)  # transformer: layers kept; 0 = all
-    hidden: int = value(low=1)  # bi-gru
-    dropout: float = value(low=0, high=0.95)  # bi-gru, transformer
-    ngrams: int = value(low=1, high=5)  # bag-of-embeddings: longest n-gram of tokens; 1 = tokens alone
-    buckets: int = value(low=1)  # bag-of-embeddings: rows that n-grams are hashed into
-    tau: float = value(above=0)  # decoupled softmax: temperature
+class Params(Architecture, Clustered):
+    loss: Literal["decoupled-softmax", "supcon", "infonce", "pairwise", "contrastive", "triplet"]
+    labels: Literal["batch", "all"]  # scored in a step: those drawn for the batch, or every label
+    chunk: int = value(low=1)  # labels: all: texts encoded at once, their gradient being cached
+    tau: float = value(above=0)  # temperature of the softmax losses
     margin: float = value(low=0, high=2)  # triplet
-    negatives: int = value(low=1)  # triplet: hardest negatives kept per document
+    negatives: int = value(low=1)  # triplet, contrastive: hardest negatives kept per document
     weighting: float = value(low=0)  # triplet: temperature of the negatives' weights; 0 = all alike
+    contrast: float = value(above=0, high=0.999)  # contrastive: the probability of a pair of cosine 1
+    slope: float = value(above=0)  # contrastive: how fast the probability falls with the cosine
     positives: int = value(low=1)  # positives drawn per document and visit
+    mined: int = value(low=0)  # negatives per document and visit from its nearest labels, found again with the clusters
+    mined_from: int = value(low=1)  # so many nearest labels
     normalise_first: bool  # add the auxiliary vector to the normalised embedding (paper) or the raw one (its code)
-    epochs: int = value(low=1)
-    patience: int = value(low=0)  # epochs without a gain on validation before stopping; 0 = never
-    batch_size: int = value(low=2)
+    epochs: int = value(low=0)  # 0 = the encoder as it is
     lr: float = value(above=0)
     aux_lr: float = value(above=0)
     weight_decay: float = value(low=0)
-    warmup: int = value(low=0)  # steps
     cluster_from: int = value(low=1)  # first epoch (from 0) with clustered batches; before it they are random
-    cluster_first: int = value(low=1)  # documents per cluster at first
-    cluster_double: int = value(low=1)  # epochs after which the clusters double
-    cluster_last: int = value(low=1)  # documents per cluster at most
-    refresh: int = value(low=1)  # epochs between two clusterings of the documents
     recluster: int = value(low=0)  # epochs between two clusterings of the labels (dynamic clusters); 0 = never
 
     def __post_init__(self):
-        if self.cluster_last < self.cluster_first:
-            raise ValueError(
-                f"cluster_last is {self.cluster_last} and cluster_first {self.cluster_first}: clusters grow from the "
-                "first size to the last, which must be at least as large."
-            )
+        super().__post_init__()
+        if self.loss == "pairwise" and not self.mined:
+            raise ValueError("loss is pairwise, which compares with mined negatives alone: set mined to 1 or more.")
+        if self.labels == "all" and self.loss not in ("decoupled-softmax", "supcon", "infonce"):
+            raise ValueError(f"labels is all, for which loss can be a softmax alone, not {self.loss}.")
 
 
 class Siamese:
@@ -80,7 +72,8 @@ class Siamese:
     def __init__(self, encoder, docs: Ragged, labels: Ragged, positives: Ragged, label_to_aux: np.ndarray, p: Params):
         self.encoder, self.p, self.device = encoder, p, runtime.device()
         self.docs, self.labels, self.positives = docs, labels, positives
-        self.pool = LabelPool(positives, len(labels))
+        self.pool, self.every = LabelPool(positives, len(labels)), np.arange(len(labels))
+        self.miner: Miner | None = None
         self.aux = Auxiliary(
             label_to_aux, encoder.dim, lr=p.aux_lr, normalise_first=p.normalise_first, device=self.device
         )
@@ -90,19 +83,41 @@ class Siamese:
 
     def loss(self, docs: np.ndarray, rng: np.random.Generator) -> torch.Tensor:
         """The batch's loss; its document embeddings go into the bank as they pass."""
-        p, sampled = self.p, sample_positives(self.positives, docs, self.p.positives, rng)
-        pool = np.unique(sampled.values)
-        both = self.encoder(concatenate(self.docs.take(docs), self.labels.take(pool))).float()
-        x, z = F.normalize(both[: len(docs)], dim=1), both[len(docs) :]
+        sampled = sample_positives(self.positives, docs, self.p.positives, rng)
+        mined = None if self.miner is None else self.miner.draw(docs, self.p.mined, rng)
+        drawn = sampled.values if mined is None else np.concatenate([sampled.values, mined.values])
+        pool = self.every if self.p.labels == "all" else np.unique(drawn)
+        x, z = self._embed(docs, pool)
         put_finite(self.bank, docs, x)
         labels = F.normalize(self.aux.add(z, pool), dim=1)
-        if p.loss == "decoupled-softmax":
+        return self._loss(x, labels, docs, pool, sampled, mined)
+
+    def _embed(self, docs: np.ndarray, pool: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+        """(unit embeddings of the documents (B, D), E(z) of the pool's labels (P, D))."""
+        if self.p.labels == "all":
+            x = self.encoder(self.docs.take(docs)).float()
+            return F.normalize(x, dim=1), encode_cached(self.encoder, self.labels, self.p.chunk)
+        both = self.encoder(concatenate(self.docs.take(docs), self.labels.take(pool))).float()
+        return F.normalize(both[: len(docs)], dim=1), both[len(docs) :]
+
+    def _loss(self, x, labels, docs: np.ndarray, pool: np.ndarray, sampled: Ragged, mined: Ragged | None):
+        p = self.p
+        if p.loss in ("decoupled-softmax", "supcon"):
             known = [torch.from_numpy(part).to(self.device) for part in self.pool.known(docs, pool)]
-            return decoupled_softmax(x, labels, *known, tau=p.tau)
-        scores = x @ labels.T
-        is_positive = torch.from_numpy(self.pool.mask(docs, pool)).to(self.device)
+            return (decoupled_softmax if p.loss == "decoupled-softmax" else supcon)(x, labels, *known, tau=p.tau)
         columns = torch.from_numpy(first_columns(sampled, pool, p.positives)).to(self.device)
+        if p.loss == "infonce":  # DPR counts a document's other positives as negatives
+            rows, place = torch.nonzero(columns >= 0, as_tuple=True)
+            return supcon(x, labels, rows, columns[rows, place], tau=p.tau)
+        scores = x @ labels.T
         positive = scores.gather(1, columns.clamp(min=0)).masked_fill(columns < 0, torch.inf)
+        if p.loss == "pairwise":
+            wrong = torch.from_numpy(first_columns(mined, pool, p.mined)).to(self.device)
+            negative = scores.gather(1, wrong.clamp(min=0)).masked_fill(wrong < 0, -torch.inf)
+            return pairwise(positive, negative, tau=p.tau)
+        is_positive = torch.from_numpy(self.pool.mask(docs, pool)).to(self.device)
+        if p.loss == "contrastive":
+            return contrastive(scores, is_positive, positive, contrast=p.contrast, slope=p.slope, k=p.negatives)
         return triplet(scores, is_positive, positive, margin=p.margin, k=p.negatives, tau=p.weighting)
 
     def weights(self) -> dict[str, torch.Tensor]:
@@ -124,28 +139,24 @@ class Siamese:
 
 
 class Epochs(ClusteredEpochs):
-    """The batches of an epoch; the labels are clustered anew first where that is wanted."""
+    """The batches of an epoch; labels are clustered anew and negatives mined first where that is wanted."""
 
     def __init__(self, model: Siamese, docs: np.ndarray, p: Params, seed: int):
-        curriculum = {"first_epoch": p.cluster_from, "first": p.cluster_first, "double_every": p.cluster_double}
-        super().__init__(
-            docs, model.bank, batch_size=p.batch_size, refresh=p.refresh, seed=seed, last=p.cluster_last, **curriculum
-        )
+        super().__init__(docs, model.bank, seed=seed, **p.batches())
         self.model, self.recluster = model, p.recluster
 
+    def memory(self) -> dict[str, np.ndarray]:
+        mined = {} if self.model.miner is None else {"mined": self.model.miner.near}
+        return super().memory() | mined
+
     def __call__(self, epoch: int, rng: np.random.Generator) -> list[np.ndarray]:
-        if self.recluster and epoch and epoch % self.recluster == 0 and len(self.model.aux):
-            self.model.aux.recluster(self.model.label_embeddings(), self.seed + epoch)
+        model = self.model
+        if self.recluster and epoch and epoch % self.recluster == 0 and len(model.aux):
+            model.aux.recluster(model.label_embeddings(), self.seed + epoch)
+        if model.miner is not None and epoch % self.refresh == 0:
+            queries = encode(model.encoder, model.docs.take(self.docs))
+            model.miner.refresh(self.docs, queries, model.label_embeddings(), seed=self.seed + epoch)
         return super().__call__(epoch, rng)
-
-
-def make_encoder(p: Params, texts: list[Ragged], special: dict):
-    """A fresh encoder of the wanted kind."""
-    if p.kind == "bag-of-embeddings":
-        return build_bag(texts, p.model, ngrams=p.ngrams, buckets=p.buckets)
-    if p.kind == "bi-gru":
-        return BiGRU(token_table(p.model), hidden=p.hidden, dropout=p.dropout)
-    return build_transformer(p.model, special, pooling=p.pooling, layers=p.layers, dropout=p.dropout)
 
 
 def fit(model: Siamese, fold: Fold, excluded, p: Params, seed: int, snapshots: Snapshots) -> Outcome:
@@ -153,6 +164,9 @@ def fit(model: Siamese, fold: Fold, excluded, p: Params, seed: int, snapshots: S
 
     excluded  (N, L) binary  pairs that may not be predicted
     """
+    n_labels = len(model.labels)
+    if p.mined:
+        model.miner = Miner(model.positives.csr(n_labels) + excluded, p.mined_from)
 
     def validate(epoch: int) -> dict[str, float]:
         docs = encode(model.encoder, model.docs.take(fold.validation))
@@ -163,26 +177,20 @@ def fit(model: Siamese, fold: Fold, excluded, p: Params, seed: int, snapshots: S
                 + ("raise encoder.negatives, set encoder.weighting to 0 or " if p.loss == "triplet" else "")
                 + f"lower encoder.lr ({p.lr:g}; transformers want about 0.0001)."
             )
-        left_out = excluded[fold.validation]
-        ranking = without(exact(docs, model.label_embeddings(), 5 + most_per_row(left_out))[0], left_out)
-        truth = model.positives.take(fold.validation).csr(len(model.labels))
-        figures = evaluate(ranking, truth, np.ones(len(model.labels)))
-        return {name: figures[name] for name in ("N@5", "P@1", "P@5")} | {"doc_cosine": collapse}
+        truth = model.positives.take(fold.validation).csr(n_labels)
+        figures = validation_figures(docs, model.label_embeddings(), truth, excluded[fold.validation])
+        return figures | {"doc_cosine": collapse}
 
-    plan = Plan(fold.epochs(p.epochs), p.warmup, seed, patience=p.patience, device=model.device, schedule=p.epochs)
     tables = [*model.encoder.tables, model.aux.table]
-    optimisers = [Optimisers(model.encoder, p.lr, tables=tables, weight_decay=p.weight_decay)]
-    watch = runtime.epochs(f"encoder ({fold.name})")
-    batches = Epochs(model, fold.fit, p, seed)
-    return train(
-        plan,
-        optimisers,
-        batches,
-        model.loss,
-        weights=model.weights,
-        memory=batches.memory,
-        validate=validate if len(fold.validation) else None,
-        watch=watch,
+    return fit_model(
+        "encoder",
+        model,
+        fold,
+        p,
+        seed,
+        batches=Epochs(model, fold.fit, p, seed),
+        optimisers=[Optimisers(model.encoder, p.lr, tables=tables, weight_decay=p.weight_decay)],
+        validate=validate,
         snapshots=snapshots,
     )
 
@@ -219,7 +227,7 @@ def main(train_dir: Path, labels_dir: Path, tokenizer: Path, cluster: Path, out:
 
     def fit_fold(fold: Fold, snapshots: Snapshots, folder: Path) -> None:
         torch.manual_seed(seed)
-        encoder = move(make_encoder(p, [docs.take(fold.fit), labels], special), device)
+        encoder = move(p.build([docs.take(fold.fit), labels], special), device)
         model = Siamese(encoder, docs, labels, positives, label_to_aux, p)
         save_fold(folder, model, fit(model, fold, excluded, p, seed, snapshots))
 

@@ -70,9 +70,10 @@ def points(docs: np.ndarray, positives: Ragged, n_labels: int, p: Params, seed: 
 @click.argument("train", type=click.Path(exists=True, path_type=Path))
 @click.argument("labels", type=click.Path(exists=True, path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
+@runtime.params_file
 @runtime.command
-def main(train: Path, labels: Path, out: Path) -> None:
-    p, seed = load_params(Params, "gandalf"), load_top().seed
+def main(train: Path, labels: Path, out: Path, file: Path) -> None:
+    p, seed = load_params(Params, "gandalf", file), load_top(file).seed
     runtime.start(seed)
     inputs = [train, labels]
     artifacts.check_together(*inputs)

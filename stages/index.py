@@ -1,7 +1,8 @@
-"""HNSW graphs over the augmented label embeddings, the classifiers, and the training documents (retrieval memory).
+"""HNSW graphs over the label embeddings, the classifiers, and the training documents (retrieval memory).
 
-reads   augment <fit>/labels (L, D), classifier <fit>/{classifiers (L, D), docs (N, D)} of the last fit
-writes  {labels,classifiers,docs}.hnsw and index.json {name: {dim, count}}; no graphs when exact search is asked for
+reads   the vectors of the last fit that the named stages wrote, of a name the last one's:
+        labels, classifiers (L, D), docs (N, D), of the unified method also concatenated (L, 2D)
+writes  <name>.hnsw of each and index.json {name: {dim, count}}; no graphs when exact search is asked for
 """
 
 import threading
@@ -17,6 +18,7 @@ from xcutils.folds import last_fold
 from xcutils.neighbours import GraphDrafts, build_graph, save_graph
 from xcutils.params import load_params, load_top, value
 from xcutils.scratch import move_part
+from xcutils.system import vectors_of
 
 
 @dataclass(frozen=True)
@@ -30,22 +32,18 @@ class Params:
 
 @click.command()
 @click.argument("train", type=click.Path(exists=True, path_type=Path))
-@click.argument("augment", type=click.Path(exists=True, path_type=Path))
-@click.argument("classifier", type=click.Path(exists=True, path_type=Path))
+@click.argument("stages", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
+@runtime.params_file
 @runtime.command
-def main(train: Path, augment: Path, classifier: Path, out: Path) -> None:
-    p, seed = load_params(Params, "index"), load_top().seed
+def main(train: Path, stages: tuple[Path, ...], out: Path, file: Path) -> None:
+    p, seed = load_params(Params, "index", file), load_top(file).seed
     runtime.start(seed)
-    inputs = [train, augment, classifier]
+    inputs = [train, *stages]
     artifacts.check_together(*inputs)
-    estimates.announce("index", estimates.prepared(train, estimates.rows(augment, "labels")))
     fit = last_fold(artifacts.load_json(train, "meta.json")["refit"])
-    sources = {
-        "labels": artifacts.load_array(augment / fit, "labels"),
-        "classifiers": artifacts.load_array(classifier / fit, "classifiers"),
-        "docs": artifacts.load_array(classifier / fit, "docs"),
-    }
+    sources = vectors_of(stages, fit)
+    estimates.announce("index", estimates.prepared(train, len(sources["labels"])), file)
     settings = {"m": p.m, "ef_construction": p.ef_construction, "block": p.block, "seed": seed, "threads": p.threads}
     facts = {name: {"dim": int(v.shape[1]), "count": len(v)} for name, v in sources.items()}
     with (

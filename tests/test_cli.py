@@ -122,9 +122,8 @@ def test_predictions_are_what_was_scored(tiny_run):
     """A test document's text, unknown words included, is ranked as the score stage ranked its tokens."""
     data = tiny_run / "data"
     saved = json.loads((data / "score" / "fusion.json").read_text())
-    predictor = final_predictor(
-        data / "prepare", data / "augment", data / "classifier", data / "index", saved["settings"]
-    )
+    stages = [data / "augment", data / "classifier"]
+    predictor = final_predictor(data / "prepare", stages, data / "index", saved["settings"])
     test = load_split(data / "prepare" / "test", len(LABELS))
     ids, scores = predictor.predict(test.tokens, Fusion(**saved["weights"]), 7)
     system = load_system(data)

@@ -340,7 +340,7 @@ def test_xc_estimate_sets_parameters_and_sizes(project):
     ("args", "named"),
     [
         (["-S", "encoder.epoch=3"], "encoder.epoch is not a parameter"),
-        (["-S", "encoder.epochs=0"], "encoder.epochs is 0"),
+        (["-S", "classifier.epochs=0"], "classifier.epochs is 0"),
         (["-S", "K"], "-S K is not a change"),
         (["-S", "a.b.c=1"], "-S a.b.c=1 is not a change"),
         (["-S", "K.x=1"], "K is no section"),

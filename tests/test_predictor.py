@@ -30,9 +30,12 @@ def system(request) -> Predictor:
 
     return Predictor(
         encoder=BagOfEmbeddings(words, torch.full((WORDS, 1), 2.0), vocabulary=WORDS, ngrams=1),
-        labels=searcher(tables["l"]),
-        classifiers=searcher(tables["c"]),
-        docs=searcher(tables["d"]),
+        searchers={
+            "labels": searcher(tables["l"]),
+            "classifiers": searcher(tables["c"]),
+            "docs": searcher(tables["d"]),
+        },
+        views={},
         positives=from_rows(owned, np.int32).csr(LABELS),
         propensity=np.log(rng.uniform(1, 9, LABELS)),
         shortlist=SHORTLIST,
@@ -49,8 +52,8 @@ def parts_by_hand(system: Predictor, tokens) -> tuple[dict[int, list[float]], di
     """For one text: label -> its four scores, for every label of the shortlist; and each search's own answer."""
     query = system.encoder.vectors.values[list(tokens)].sum(dim=0).double().numpy()
     query /= np.linalg.norm(query)
-    classifier, similarity = system.classifiers.vectors @ query, system.labels.vectors @ query
-    closeness = system.docs.vectors @ query
+    classifier, similarity = system.searchers["classifiers"].vectors @ query, system.searchers["labels"].vectors @ query
+    closeness = system.searchers["docs"].vectors @ query
     near = largest(closeness, NEIGHBOURS)
     norm = sum(math.exp(closeness[doc] / TAU) for doc in near)
     memory = np.zeros(LABELS)

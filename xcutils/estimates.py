@@ -10,7 +10,7 @@ not looked at: what is estimated is a run on the CPU.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, exp, log2
 from pathlib import Path
 from typing import NamedTuple
@@ -194,23 +194,34 @@ class Network:
         return 2.2 * passes * self.dense * (tokens + 2 * texts), 0.0  # not quite a large matrix product's speed
 
 
+NOTHING = Network("transformer", 0, 0, 0, 0)  # where there is no pretrained row
+
+
 def embedder(params: dict) -> Network:
     """The pretrained transformer of the embed stage."""
     return _transformer(_config(params["embed"]["model"]), params["embed"]["layers"], "embed.model")
 
 
 def trained(params: dict) -> Network:
-    """The encoder that M1 and M4 train."""
-    p = params["encoder"]
+    """The encoder that M1 and M4 train, or the unified method."""
+    if "train" in params:
+        net, p = _network(params["train"], "train"), params["train"]
+        heads = 1 if p["classifier_loss"] == "none" else 2
+        dim = p["dim"] or net.dim
+        return replace(net, dim=heads * dim, dense=net.dense + heads * (net.dim + 1) * dim)
+    return _network(params["encoder"], "encoder")
+
+
+def _network(p: dict, section: str) -> Network:
     config = _config(p["model"])
     if p["kind"] == "transformer":
-        return _transformer(config, p["layers"], "encoder.model")
+        return _transformer(config, p["layers"], f"{section}.model")
     rows, width = _number(config, "vocab_size"), _number(config, "hidden_size", "dim")
     if p["kind"] == "bi-gru":
         dense = 6 * p["hidden"] * (width + p["hidden"] + 2)
-        return Network("bi-gru", 2 * p["hidden"], rows, width, dense, by="encoder.hidden")
+        return Network("bi-gru", 2 * p["hidden"], rows, width, dense, by=f"{section}.hidden")
     rows += p["buckets"] if p["ngrams"] > 1 else 0
-    return Network("bag-of-embeddings", width, rows, width, rows, ngrams=p["ngrams"], by="encoder.model")
+    return Network("bag-of-embeddings", width, rows, width, rows, ngrams=p["ngrams"], by=f"{section}.model")
 
 
 def _transformer(config: dict, layers: int, by: str) -> Network:
@@ -520,7 +531,8 @@ def _graph_bytes(dim: int, m: int) -> float:
 
 def score(s: Sizes, params: dict, host: Host) -> Estimate:
     """The searchers of the last fit with their graphs, then rankings of all test documents, CHUNK at a time."""
-    p, net, zero_shot = params["score"], trained(params), embedder(params)
+    p, net = params["score"], trained(params)
+    zero_shot = embedder(params) if "embed" in params else NOTHING
     fewer, exact = _fewer(net), params["index"]["search"] == "exact"
     labels, all_docs = FLOAT * s.labels * net.dim, FLOAT * s.docs * net.dim
     count = 2 * s.labels + s.docs
@@ -578,6 +590,53 @@ def _bm25_bytes(s: Sizes) -> float:
     return max(45 * s.label_tokens, (FLOAT + FLOAT) * s.label_tokens + (FLOAT + 21 / 4) * scores)
 
 
+def unified(s: Sizes, params: dict, host: Host) -> Estimate:
+    """UniDEC: encoder and heads with their moments, a classifier per label, and a step over one pool of labels."""
+    p, net = params["train"], trained(params)
+    texts = round(params["gandalf"]["labels"] * s.labels)
+    points, fewer = s.docs + texts, _fewer(net)
+    count = min(p["batch_size"], points)
+    pool = _distinct(count * (min(params["beta"], s.positives / max(1, s.docs)) + params["eta"]), s.labels)
+    tokens = count * s.doc_tokens / max(1, s.docs) + pool * s.label_tokens / max(1, s.labels)
+    batch = f"lower train.batch_size ({p['batch_size']})"
+    directions = (2 if p["symmetric"] else 1) * (1 if p["classifier_loss"] == "none" else 2)
+    table = FLOAT * s.labels * net.dim / 2 if p["classifier_loss"] != "none" else 0.0
+    kept = [
+        Part("interpreter", BASE + (TRANSFORMERS if net.kind == "transformer" else TOKENIZER)),
+        Part("tokens and positives", INT * (s.doc_tokens + s.label_tokens + s.positives), mapped=True),
+        Part("pairs and offsets", LONG * (2 * points + s.labels) + 20 * s.filtered + 3 * INT * s.labels),
+        Part("mined negatives", points * params["eta"] * p["refresh"] * INT + 3 * LONG * s.positives, "lower eta"),
+        Part("encoder, moments and best epoch", 4 * net.weights, _smaller(net, p)),
+        Part("classifiers, moments and best epoch", 4 * table, fewer),
+    ]
+    vectors = FLOAT * s.labels * net.dim
+    moments = [
+        [
+            Part("batch", net.step(count + pool, tokens), batch),
+            Part("scores", HOLES * directions * FLOAT * count * pool, batch),
+        ],
+        [
+            Part("label vectors", 3 * vectors, fewer),
+            Part("scores", FLOAT * min(s.validation * s.labels, SCORES)),
+            Part("validation documents", FLOAT * s.validation * net.dim, "lower prepare.validation"),
+        ],
+        [
+            Part("documents and labels", FLOAT * (3 * points + 3 * s.labels) * net.dim, fewer),
+            Part("scores", FLOAT * min(points * s.labels, SCORES)),
+            *_clustering(points, points, net.dim, host),
+        ],
+    ]
+    flops, moved = net.work(count + pool, tokens, train=True)
+    scores = 3 * directions * count * pool
+    step = (flops + scores * net.dim) / host.speed + (moved + 2 * FLOAT * scores) / BANDWIDTH + 2e-3
+    refreshes = p["epochs"] / p["refresh"]
+    once = _clustering_time(points, points // count, net.dim) + 2 * points * s.labels * net.dim / host.speed
+    seconds = 5 + _folds(s) * (p["epochs"] * points / count * step + refreshes * once)
+    seconds += p["epochs"] * _validation_time(s, net, host)
+    disk = _folds(s) * (net.weights + 2 * vectors + FLOAT * s.docs * net.dim)
+    return Estimate("train", _fullest(kept, moments), seconds, disk)
+
+
 def _fullest(kept: list[Part], moments: list[list[Part]]) -> list[Part]:
     """The parts of the fullest moment."""
     return kept + max(moments, key=lambda parts: sum(part.bytes for part in parts))
@@ -589,13 +648,15 @@ def _distinct(drawn: float, labels: int) -> float:
 
 
 def _fewer(net: Network) -> str:
-    if net.by == "encoder.hidden":
-        return f"lower encoder.hidden ({net.dim // 2})"
-    return f"choose an encoder.model of fewer dimensions than {net.dim}"
+    if net.by == "train.model":
+        return f"lower train.dim ({net.dim} dimensions in all)"
+    if net.by.endswith(".hidden"):
+        return f"lower {net.by} ({net.dim // 2})"
+    return f"choose an {net.by} of fewer dimensions than {net.dim}"
 
 
 def _smaller(net: Network, p: dict) -> str:
-    return f"lower encoder.buckets ({p['buckets']})" if net.ngrams > 1 else _fewer(net)
+    return f"lower {net.by.split('.')[0]}.buckets ({p['buckets']})" if net.ngrams > 1 else _fewer(net)
 
 
 def _folds(s: Sizes) -> int:
@@ -620,6 +681,7 @@ STAGES: dict[str, Callable[[Sizes, dict, Host], Estimate]] = {
     "index": index,
     "score": score,
 }
+UNIFIED = {"train": unified, "index": index, "score": score}  # of unidec/params.yaml
 
 
 # --- at a stage's door ------------------------------------------------------------------------------------------------
@@ -654,9 +716,10 @@ def host() -> Host:
     return Host(*runtime.strength())
 
 
-def announce(stage: str, sizes: Sizes) -> None:
+def announce(stage: str, sizes: Sizes, file: Path = Path("params.yaml")) -> None:
     """Say what the stage will take, or refuse when this machine cannot hold it."""
-    estimate = STAGES[stage](sizes, load_all(), host())
+    params = load_all(file=file)
+    estimate = (UNIFIED if "train" in params else STAGES)[stage](sizes, params, host())
     refusal = estimate.refusal(runtime.memory())
     if refusal:
         raise UserError(refusal)

@@ -2,13 +2,53 @@
 
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from xcutils import artifacts
+import numpy as np
+from scipy import sparse
+
+from xcutils import artifacts, runtime
 from xcutils.folds import Fold
+from xcutils.metrics import evaluate, most_per_row, without
+from xcutils.neighbours import exact
+from xcutils.params import value
 from xcutils.scratch import Scratch, Snapshots, move_part
-from xcutils.training import Outcome
+from xcutils.training import Optimisers, Outcome, Plan, train
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The parameters of every stage that trains."""
+
+    epochs: int = value(low=1)
+    patience: int = value(low=0)  # epochs without a gain on validation before stopping; 0 = never
+    batch_size: int = value(low=2)
+    warmup: int = value(low=0)  # steps
+
+
+@dataclass(frozen=True)
+class Clustered(Trained):
+    """The parameters of stages whose batches are clusters of documents that grow [NGAME]."""
+
+    cluster_from: int = value(low=0)  # first epoch (from 0) with clustered batches; before it they are random
+    cluster_first: int = value(low=1)  # documents per cluster at first
+    cluster_double: int = value(low=1)  # epochs after which the clusters double
+    cluster_last: int = value(low=1)  # documents per cluster at most
+    refresh: int = value(low=1)  # epochs between two clusterings of the documents
+
+    def __post_init__(self):
+        if self.cluster_last < self.cluster_first:
+            raise ValueError(
+                f"cluster_last is {self.cluster_last} and cluster_first {self.cluster_first}: clusters grow from the "
+                "first size to the last, which must be at least as large."
+            )
+
+    def batches(self) -> dict[str, int]:
+        """The keywords of samplers.ClusteredEpochs."""
+        sizes = {"first": self.cluster_first, "double_every": self.cluster_double, "last": self.cluster_last}
+        return {"batch_size": self.batch_size, "refresh": self.refresh, "first_epoch": self.cluster_from, **sizes}
 
 
 def fit_folds(folds: Iterable[Fold], fit: Callable[[Fold, Snapshots, Path], None], scratch: Scratch, out: Path) -> None:
@@ -21,6 +61,51 @@ def fit_folds(folds: Iterable[Fold], fit: Callable[[Fold, Snapshots, Path], None
         fold.done(artifacts.load_json(part, "fit.json")["epochs"])
         move_part(part, out / fold.name)
         os.replace(out / fold.name / "curve.csv", out / f"curve-{fold.name}.csv")
+
+
+def fit_model(
+    name: str,
+    model,
+    fold: Fold,
+    p: Trained,
+    seed: int,
+    *,
+    batches,
+    optimisers: list[Optimisers],
+    validate: Callable[[int], dict[str, float]],
+    snapshots: Snapshots,
+) -> Outcome:
+    """Train the model on one fold.
+
+    model    has loss(docs, generator), weights() and device
+    batches  (epoch, generator) -> batches of documents, with memory()
+    """
+    plan = Plan(fold.epochs(p.epochs), p.warmup, seed, schedule=p.epochs, patience=p.patience, device=model.device)
+    return train(
+        plan,
+        optimisers,
+        batches,
+        model.loss,
+        weights=model.weights,
+        memory=batches.memory,
+        validate=validate if len(fold.validation) else None,
+        watch=runtime.epochs(f"{name} ({fold.name})"),
+        snapshots=snapshots,
+    )
+
+
+def validation_figures(
+    queries: np.ndarray, labels: np.ndarray, truth: sparse.csr_matrix, excluded: sparse.csr_matrix
+) -> dict[str, float]:
+    """N@5, which decides on the epoch, P@1 and P@5 of exact search.
+
+    queries          (Q, D)         validation documents
+    labels           (L, D)         what is searched
+    truth, excluded  (Q, L) binary  positives; pairs that may not be predicted
+    """
+    ranking = without(exact(queries, labels, 5 + most_per_row(excluded))[0], excluded)
+    figures = evaluate(ranking, truth, np.ones(len(labels)))
+    return {name: figures[name] for name in ("N@5", "P@1", "P@5")}
 
 
 def save_outcome(folder: Path, outcome: Outcome) -> None:

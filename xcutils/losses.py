@@ -1,12 +1,23 @@
-"""Losses over a matrix of document-label scores. Reference versions as plain loops stand in tests/test_losses.py.
+"""Losses of documents against labels. Reference versions as plain loops stand in tests/test_losses.py.
 
+Losses of `scores` are for the labels of a batch:
 scores       (B, P) float  cosine of document b and label p of the batch's pool
 is_positive  (B, P) bool   every known positive, so that none is ever used as a negative
+
+Losses of `x` and `labels` form the scores themselves, a chunk of labels at a time, so that P may be all labels:
+x              (B, D) float  document embeddings
+labels         (P, D) float  label vectors
+rows, columns  (M,) int64    the known positives, each once
+weights        (M,) float    their soft targets [Gandalf]; all 1 without
 """
+
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+SCORES = 1 << 24  # scores in memory at once
 
 
 def triplet(
@@ -26,8 +37,7 @@ def triplet(
     tau       temperature of the softmax that weights a document's violators; 0 weights them alike
     returns   ()     float  mean over documents, positives and negatives
     """
-    k = min(k, scores.shape[1])
-    negative = scores.masked_fill(is_positive, -torch.inf).topk(k, dim=1).values  # (B, k)
+    negative = _hardest_negatives(scores, is_positive, k)  # (B, k)
     violation = (negative.unsqueeze(1) - positive.unsqueeze(2) + margin).clamp(min=0)  # (B, S, k)
     soft = 1 if weights is None else weights.unsqueeze(2)
     if tau == 0:
@@ -43,19 +53,48 @@ def hardest_positives(scores: Tensor, is_positive: Tensor, count: int) -> tuple[
     return scores.masked_fill(~is_positive, torch.inf).topk(count, dim=1, largest=False)
 
 
+def _hardest_negatives(scores: Tensor, is_positive: Tensor, k: int) -> Tensor:
+    """(B, k): the highest-scoring labels that are no known positives, -inf where there are fewer."""
+    return scores.masked_fill(is_positive, -torch.inf).topk(min(k, scores.shape[1]), dim=1).values
+
+
+def contrastive(
+    scores: Tensor, is_positive: Tensor, positive: Tensor, *, contrast: float, slope: float, k: int
+) -> Tensor:
+    """-ln P of the given positives and -ln (1 - P) of the k hardest negatives, P = c exp(d (s - 1)) [SiameseXML].
+
+    positive  (B, S) float  scores of the positives that are trained on; +inf where there are fewer than S
+    contrast  c, in (0, 1);  slope  d
+    returns   ()     float  mean over the given positives plus mean over the negatives
+    """
+    there = torch.isfinite(positive)
+    pull = slope * (1 - positive[there]) - torch.log(torch.tensor(contrast, dtype=scores.dtype))
+    negative = _hardest_negatives(scores, is_positive, k)
+    push = -torch.log1p(-contrast * torch.exp(slope * (negative[torch.isfinite(negative)] - 1)))
+    return sum(part.mean() for part in (pull, push) if len(part)) + 0.0 * scores.sum()
+
+
+def pairwise(positive: Tensor, negative: Tensor, *, tau: float) -> Tensor:
+    """-ln softmax of each given positive against each mined negative of its document, pair by pair [ANCE].
+
+    positive  (B, S) float  scores; +inf where there are fewer
+    negative  (B, M) float  scores; -inf where there are fewer
+    returns   ()     float  mean over the pairs
+    """
+    margin = (negative.unsqueeze(1) - positive.unsqueeze(2)) / tau  # (B, S, M)
+    there = torch.isfinite(margin)
+    return F.softplus(margin[there]).sum() / there.sum().clamp(min=1)
+
+
 def decoupled_softmax(
     x: Tensor, labels: Tensor, rows: Tensor, columns: Tensor, weights: Tensor | None = None, *, tau: float
 ) -> Tensor:
     """Cross-entropy of each positive against the negatives alone, the other positives left out [UniDEC, DEXML].
 
     -log( exp(s_p/tau) / (exp(s_p/tau) + sum over negatives n of exp(s_n/tau)) ),  s = x . labels
-    x              (B, D) float  unit document embeddings
-    labels         (P, D) float  unit label vectors
-    rows, columns  (M,) int64    the known positives
-    weights        (M,) float    their soft targets [Gandalf]; all alike without
-    returns        ()     float  mean over a document's positives, then over the documents that have one in the pool
+    returns  ()  float  mean over a document's positives, then over the documents that have one in the pool
     """
-    return _DecoupledSoftmax.apply(x, labels, rows, columns, _shares(rows, weights, len(x), x.dtype), tau)
+    return _Softmax.apply(x, labels, rows, columns, _shares(rows, weights, len(x), x.dtype), tau, True)
 
 
 def supcon(
@@ -63,20 +102,30 @@ def supcon(
 ) -> Tensor:
     """Cross-entropy of each positive against the whole pool, the other positives included [SupCon, UniDEC].
 
-    -log( exp(s_p/tau) / sum over labels l of exp(s_l/tau) ); arguments and mean as for decoupled_softmax
+    -log( exp(s_p/tau) / sum over labels l of exp(s_l/tau) ); mean as for decoupled_softmax. Given one positive per
+    document it is InfoNCE.
     """
-    return _SupCon.apply(x, labels, rows, columns, _shares(rows, weights, len(x), x.dtype), tau)
+    return _Softmax.apply(x, labels, rows, columns, _shares(rows, weights, len(x), x.dtype), tau, False)
 
 
 def bce(
-    x: Tensor, labels: Tensor, rows: Tensor, columns: Tensor, weights: Tensor | None = None, *, tau: float = 1.0
+    x: Tensor,
+    labels: Tensor,
+    rows: Tensor,
+    columns: Tensor,
+    weights: Tensor | None = None,
+    *,
+    tau: float = 1.0,
+    formed: int | None = None,
 ) -> Tensor:
     """Binary cross-entropy of every pair, logit s/tau, target 1 (or the soft target) at the positives [UniDEC, Renee].
 
-    returns  ()  float  sum over the labels, mean over the documents; arguments as for decoupled_softmax
+    formed   labels on which the value is formed, the others being taken to be like them; the gradient is of all labels
+             in any case and does not need the value [Renee's loss shortcut]
+    returns  ()  float  sum over the labels, mean over the documents
     """
     targets = torch.ones(len(rows), dtype=x.dtype, device=x.device) if weights is None else weights.to(x.dtype)
-    return _BinaryCrossEntropy.apply(x, labels, rows, columns, targets, tau)
+    return _BinaryCrossEntropy.apply(x, labels, rows, columns, targets, tau, formed or len(labels))
 
 
 def _shares(rows: Tensor, weights: Tensor | None, count: int, dtype: torch.dtype) -> Tensor:
@@ -89,69 +138,109 @@ def _shares(rows: Tensor, weights: Tensor | None, count: int, dtype: torch.dtype
     return weights / (own[rows] * (own > 0).sum().clamp(min=1))
 
 
-class _DecoupledSoftmax(torch.autograd.Function):
-    """One (B, P) matrix serves as scores, softmax and gradient in turn: P may be all labels."""
+class _Chunk:
+    """Some of the labels, and the known positives among them.
+
+    some           slice      of the labels
+    inside         (M,) bool  or slice: which of all positives
+    rows, columns  (m,) int64 these positives, columns counted from the chunk's first label
+    """
+
+    def __init__(self, some: slice, inside, rows: Tensor, columns: Tensor):
+        self.some, self.inside, self.rows, self.columns = some, inside, rows[inside], columns[inside] - some.start
+
+    def scores(self, x: Tensor, labels: Tensor, tau: float) -> Tensor:
+        """(B, labels of the chunk) s / tau."""
+        return (x @ labels[self.some].T).div_(tau)
+
+
+def _chunks(count: int, labels: int, rows: Tensor, columns: Tensor) -> Iterator[_Chunk]:
+    """The labels in chunks whose scores with `count` documents may stand in memory at once."""
+    size = max(1, SCORES // max(1, count))
+    for start in range(0, labels, size):
+        some = slice(start, min(start + size, labels))
+        whole = size >= labels
+        yield _Chunk(some, slice(None) if whole else (columns >= some.start) & (columns < some.stop), rows, columns)
+
+
+class _Softmax(torch.autograd.Function):
+    """Scores, softmax and gradient are one matrix in turn; with several chunks it is formed again going backward."""
 
     @staticmethod
-    def forward(ctx, x, labels, rows, columns, shares, tau):
-        scores = (x @ labels.T).div_(tau)
-        positive = scores[rows, columns]
-        scores[rows, columns] = -torch.inf
-        rest = _softmax(scores)  # over each row's negatives
-        ctx.save_for_backward(x, labels, rows, columns, scores, torch.sigmoid(rest[rows] - positive) * shares)
-        ctx.tau = tau
-        return (F.softplus(rest[rows] - positive) * shares).sum()
+    def forward(ctx, x, labels, rows, columns, shares, tau, decoupled):
+        positive, kept = torch.empty_like(shares), None
+        rest = torch.full((len(x),), -torch.inf, dtype=x.dtype, device=x.device)
+        for chunk in _chunks(len(x), len(labels), rows, columns):
+            kept = chunk.scores(x, labels, tau)
+            positive[chunk.inside] = kept[chunk.rows, chunk.columns]
+            if decoupled:
+                kept[chunk.rows, chunk.columns] = -torch.inf
+            rest = torch.logaddexp(rest, _softmax(kept))
+        if len(labels) == 0 or len(kept.T) < len(labels):
+            kept = None
+        gap = rest[rows] - positive
+        pull = torch.sigmoid(gap) * shares if decoupled else shares
+        ctx.save_for_backward(x, labels, rows, columns, kept, rest, pull)
+        ctx.tau, ctx.decoupled = tau, decoupled
+        return ((F.softplus(gap) if decoupled else gap) * shares).sum()
 
     @staticmethod
     def backward(ctx, gradient):
-        x, labels, rows, columns, scores, pull = ctx.saved_tensors
-        push = torch.zeros(len(x), dtype=scores.dtype, device=scores.device).index_add_(0, rows, pull)
-        scores.mul_(push.unsqueeze(1))  # the buffer is this step's own: the loss is differentiated once
-        scores[rows, columns] = -pull
-        scores.mul_(gradient / ctx.tau)
-        return scores @ labels, scores.T @ x, None, None, None, None
-
-
-class _SupCon(torch.autograd.Function):
-    """As _DecoupledSoftmax, with the positives in the denominator."""
-
-    @staticmethod
-    def forward(ctx, x, labels, rows, columns, shares, tau):
-        scores = (x @ labels.T).div_(tau)
-        positive = scores[rows, columns]
-        everything = _softmax(scores)
-        ctx.save_for_backward(x, labels, rows, columns, scores, shares)
-        ctx.tau = tau
-        return ((everything[rows] - positive) * shares).sum()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        x, labels, rows, columns, scores, shares = ctx.saved_tensors
-        push = torch.zeros(len(x), dtype=scores.dtype, device=scores.device).index_add_(0, rows, shares)
-        scores.mul_(push.unsqueeze(1))
-        scores[rows, columns] -= shares
-        scores.mul_(gradient / ctx.tau)
-        return scores @ labels, scores.T @ x, None, None, None, None
+        x, labels, rows, columns, kept, rest, pull = ctx.saved_tensors
+        push = torch.zeros(len(x), dtype=x.dtype, device=x.device).index_add_(0, rows, pull).unsqueeze(1)
+        out = _Gradients(ctx, x, labels)
+        for chunk in _chunks(len(x), len(labels), rows, columns):
+            scores = kept  # the buffer is this step's own: the loss is differentiated once
+            if scores is None:
+                scores = chunk.scores(x, labels, ctx.tau)
+                if ctx.decoupled:
+                    scores[chunk.rows, chunk.columns] = -torch.inf
+                scores.sub_(rest.clamp(min=torch.finfo(rest.dtype).min).unsqueeze(1)).exp_()
+            scores.mul_(push)
+            scores[chunk.rows, chunk.columns] -= pull[chunk.inside]
+            out.add(scores.mul_(gradient / ctx.tau), chunk)
+        return out.x, out.labels, None, None, None, None, None
 
 
 class _BinaryCrossEntropy(torch.autograd.Function):
-    """The same with a sigmoid: the (B, P) matrix holds scores, then their gradient."""
+    """The gradient is a function of the scores alone: it is made on the way forward, chunk by chunk."""
 
     @staticmethod
-    def forward(ctx, x, labels, rows, columns, targets, tau):
-        scores = (x @ labels.T).div_(tau)
-        total = F.softplus(scores).sum() - (scores[rows, columns] * targets).sum()
-        scores.sigmoid_()
-        scores[rows, columns] -= targets
-        ctx.save_for_backward(x, labels, scores)
-        ctx.tau = tau
-        return total / len(x)
+    def forward(ctx, x, labels, rows, columns, targets, tau, formed):
+        total, out = torch.zeros((), dtype=x.dtype, device=x.device), _Gradients(ctx, x, labels)
+        for chunk in _chunks(len(x), len(labels), rows, columns):
+            scores = chunk.scores(x, labels, tau)
+            if chunk.some.start < formed:
+                seen = chunk.columns < formed - chunk.some.start
+                positive = scores[chunk.rows[seen], chunk.columns[seen]] * targets[chunk.inside][seen]
+                total += F.softplus(scores[:, : formed - chunk.some.start]).sum() - positive.sum()
+            scores.sigmoid_()
+            scores[chunk.rows, chunk.columns] -= targets[chunk.inside]
+            out.add(scores, chunk)
+        ctx.save_for_backward(out.x, out.labels)
+        ctx.scale = 1 / (tau * len(x))
+        return total * (len(labels) / max(1, min(formed, len(labels)))) / len(x)
 
     @staticmethod
     def backward(ctx, gradient):
-        x, labels, scores = ctx.saved_tensors
-        scores.mul_(gradient / (ctx.tau * len(x)))
-        return scores @ labels, scores.T @ x, None, None, None, None
+        made = [None if part is None else part * (gradient * ctx.scale) for part in ctx.saved_tensors]
+        return *made, None, None, None, None, None
+
+
+class _Gradients:
+    """Gradients of documents and labels, put together from those of the scores."""
+
+    def __init__(self, ctx, x: Tensor, labels: Tensor):
+        self.by_doc, self.by_label = x, labels
+        self.x = torch.zeros_like(x) if ctx.needs_input_grad[0] else None
+        self.labels = torch.empty_like(labels) if ctx.needs_input_grad[1] else None
+
+    def add(self, scores: Tensor, chunk: _Chunk) -> None:
+        """scores  (B, labels of the chunk): the gradient of the chunk's scores"""
+        if self.x is not None:
+            self.x.addmm_(scores, self.by_label[chunk.some])
+        if self.labels is not None:
+            torch.mm(scores.T, self.by_doc, out=self.labels[chunk.some])
 
 
 def _softmax(scores: Tensor) -> Tensor:

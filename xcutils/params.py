@@ -14,7 +14,7 @@ from ruamel.yaml.error import YAMLError
 from xcutils.errors import UserError
 
 P = TypeVar("P")
-STAGES = Path(__file__).parent.parent / "stages"
+ROOT = Path(__file__).parent.parent
 
 
 def value(*, low: float | None = None, high: float | None = None, above: float | None = None) -> Any:
@@ -29,6 +29,26 @@ class Top:
     K: int = value(low=0)  # auxiliary vectors, head labels' own included; 0 = none (NGAME)
     dataset: str
     seed: int = value(low=0, high=2**31 - 1)
+
+
+@dataclass(frozen=True)
+class UnifiedTop:
+    """The values that stand above the sections of unidec/params.yaml."""
+
+    beta: int = value(low=1)  # positives drawn per document and visit
+    eta: int = value(low=0)  # mined negatives drawn per document and visit
+    seed: int = value(low=0, high=2**31 - 1)
+
+
+UNIFIED = {"gandalf": "stages.gandalf", "train": "unidec.train", "index": "stages.index", "score": "unidec.score"}
+
+
+def pipeline(file: Path) -> tuple[type, dict[str, str]]:
+    """(what stands above the sections, section -> module of its stage) of a parameter file, by the folder it is in."""
+    if Path(file).parent.name == "unidec":
+        return UnifiedTop, UNIFIED
+    names = sorted(path.stem for path in (ROOT / "stages").glob("*.py") if path.stem != "__init__")
+    return Top, {name: f"stages.{name}" for name in names}
 
 
 def load_params(kind: type[P], section: str, file: Path = Path("params.yaml")) -> P:
@@ -52,32 +72,33 @@ def load_all(changes: Sequence[str] = (), file: Path = Path("params.yaml")) -> d
             raise UserError(f"-S {change}: {section[0]} is no section of {file}.")
         part[key] = _yaml(text, f"-S {change}")
     check_file(tree, file)
-    top = check(Top, {name: v for name, v in tree.items() if not isinstance(v, dict)}, str(file))
-    stages = sorted(path.stem for path in STAGES.glob("*.py") if path.stem != "__init__")
-    kinds = {name: importlib.import_module(f"stages.{name}").Params for name in stages}
-    return asdict(top) | {name: asdict(check(k, tree.get(name), f"{file}: {name}")) for name, k in kinds.items()}
+    top, modules = pipeline(file)
+    values = asdict(check(top, {name: v for name, v in tree.items() if not isinstance(v, dict)}, str(file)))
+    kinds = {name: importlib.import_module(module).Params for name, module in modules.items()}
+    return values | {name: asdict(check(k, tree.get(name), f"{file}: {name}")) for name, k in kinds.items()}
 
 
 def load_section(section: str, file: Path = Path("params.yaml")) -> Any:
     """The named section as its own stage's Params, for a command that does what the stage will do."""
-    return load_params(importlib.import_module(f"stages.{section}").Params, section, file)
+    return load_params(importlib.import_module(pipeline(file)[1][section]).Params, section, file)
 
 
-def load_top(file: Path = Path("params.yaml")) -> Top:
-    """K, dataset and seed."""
+def load_top(file: Path = Path("params.yaml")) -> Any:
+    """What stands above the sections: K, dataset and seed, or beta, eta and seed."""
     tree = read(file)
-    return check(Top, {name: v for name, v in tree.items() if not isinstance(v, dict)}, str(file))
+    return check(pipeline(file)[0], {name: v for name, v in tree.items() if not isinstance(v, dict)}, str(file))
 
 
 def check_file(tree: dict, file: Path, skip: str = "") -> None:
     """Refuse the file if a section is unknown or any stage's parameters are wrong, whichever stage asks."""
-    check(Top, {name: v for name, v in tree.items() if not isinstance(v, dict)}, str(file))
+    top, modules = pipeline(file)
+    check(top, {name: v for name, v in tree.items() if not isinstance(v, dict)}, str(file))
     for section in tree:
         if not isinstance(tree[section], dict) or section == skip:
             continue
-        if not (STAGES / f"{section}.py").is_file():
+        if section not in modules:
             raise UserError(f"{file}: there is no stage '{section}': remove this section or correct its name.")
-        check(importlib.import_module(f"stages.{section}").Params, tree[section], f"{file}: {section}")
+        check(importlib.import_module(modules[section]).Params, tree[section], f"{file}: {section}")
 
 
 def read(file: Path) -> dict:

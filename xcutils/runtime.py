@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
 
+import click
 import numpy as np
 import torch
 from tqdm import tqdm
@@ -163,22 +164,31 @@ def command(function: Callable) -> Callable:
     return run
 
 
+def params_file(function: Callable) -> Callable:
+    """The option of a stage that serves both pipelines: whose parameters it takes."""
+    kind = click.Path(exists=True, dir_okay=False, path_type=Path)
+    return click.option("--params", "file", default="params.yaml", type=kind, help="The parameter file.")(function)
+
+
 @contextmanager
-def resumable(stage: str, params, inputs: Iterable[Path], **facts) -> Iterator[scratch.Scratch]:
+def resumable(
+    stage: str, params, inputs: Iterable[Path], *, folder: str = "stages", **facts
+) -> Iterator[scratch.Scratch]:
     """Scratch of this very piece of work, in the project's folder also when DVC runs the stage in a temporary one.
 
     params  the stage's parameters; facts: what else its result depends on (seed, K)
+    folder  where the stage's code is
     """
     facts |= {"stage": stage, "params": asdict(params), "threads": torch.get_num_threads(), "device": str(device())}
     here = Path(__file__).parent
-    code = [here.parent / "stages" / f"{stage}.py", *sorted(here.glob("*.py"))]
+    code = [here.parent / folder / f"{stage}.py", *sorted(here.glob("*.py"))]
     name = f"{stage}-{scratch.fingerprint(facts, inputs, code)}"
-    folder = Path(os.environ.get("DVC_ROOT", ".")).resolve() / ".scratch" / name
-    with scratch.opened(folder, lambda text: say(f"{stage}: {text}"), _pause()) as opened:
+    place = Path(os.environ.get("DVC_ROOT", ".")).resolve() / ".scratch" / name
+    with scratch.opened(place, lambda text: say(f"{stage}: {text}"), _pause()) as opened:
         try:
             yield opened
         except KeyboardInterrupt:
-            say(f"{stage}: what is in {folder.name} of .scratch is kept, the next run goes on from there.")
+            say(f"{stage}: what is in {place.name} of .scratch is kept, the next run goes on from there.")
             raise
 
 

@@ -72,7 +72,7 @@ def load_system(data: Path) -> System:
     unknown = next((i for t in ("[UNK]", "<unk>") if (i := tokenizer.token_to_id(t)) is not None), -1)
     return System(
         predictor=final_predictor(
-            data / "prepare", data / "augment", data / "classifier", data / "index", saved["settings"]
+            data / "prepare", [data / "augment", data / "classifier"], data / "index", saved["settings"]
         ),
         fusion=Fusion(**saved["weights"]),
         tokenizer=tokenizer,

@@ -1,5 +1,6 @@
 """Assembles a Predictor from the stages' artifacts, which the caller has checked (artifacts.check_together)."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from xcutils.neighbours import Searcher, load_graph
 from xcutils.predictor import Predictor
 from xcutils.propensity import CONSTANTS, family_of, inverse_propensity
 
+VECTORS = ("concatenated", "labels", "classifiers", "docs")  # what can be searched
 # What prediction reads, beside what the score stage wrote.
 PARTS = ("prepare/train", "prepare/labels", "prepare/tokenizer", "augment", "classifier", "index")
 
@@ -24,47 +26,58 @@ def inverse_propensities(train: Path, labels: Path) -> np.ndarray:
     return inverse_propensity(np.asarray(frequency), n_docs, *CONSTANTS[family])
 
 
-def searchers(augment: Path, classifier: Path, fit: str, index: Path | None, ef: int) -> dict[str, Searcher]:
-    """A searcher over labels, classifiers and documents; exact where there is no index."""
-    vectors = {
-        "labels": artifacts.load_array(augment / fit, "labels"),
-        "classifiers": artifacts.load_array(classifier / fit, "classifiers"),
-        "docs": artifacts.load_array(classifier / fit, "docs"),
-    }
+def vectors_of(folders: Iterable[Path], fit: str) -> dict[str, np.ndarray]:
+    """What is searched: every set of vectors that a fit of these stages wrote, the last one's of a name."""
+    folders = [folder / fit for folder in folders]
+    places = {name: folder for folder in folders for name in VECTORS if (folder / f"{name}.npy").is_file()}
+    return {name: artifacts.load_array(places[name], name) for name in VECTORS if name in places}
+
+
+def searchers(vectors: dict[str, np.ndarray], index: Path | None, ef: int) -> dict[str, Searcher]:
+    """A searcher over each set of vectors; exact where there is no index."""
     if index is None or artifacts.load_json(index, "index.json")["search"] == "exact":
         return {name: Searcher(np.asarray(v)) for name, v in vectors.items()}
     facts = artifacts.load_json(index, "index.json")["vectors"]
     for name, v in vectors.items():
-        if v.shape != (facts[name]["count"], facts[name]["dim"]):  # hnswlib would read beyond its memory
-            raise UserError(f"{index} was not built over the {name} in {augment} and {classifier}: run `dvc repro`.")
+        if name not in facts or v.shape != (
+            facts[name]["count"],
+            facts[name]["dim"],
+        ):  # hnswlib reads beyond its memory
+            raise UserError(f"{index} was not built over the {name} that are there now: run `dvc repro`.")
     return {
         name: Searcher(np.asarray(v), load_graph(index / f"{name}.hnsw", **facts[name]), ef=ef)
         for name, v in vectors.items()
     }
 
 
-def final_predictor(prepare: Path, augment: Path, classifier: Path, index: Path, settings: dict) -> Predictor:
+def final_predictor(prepare: Path, stages: list[Path], index: Path, settings: dict) -> Predictor:
     """The system for new texts: models of the last fit, searched through the index.
 
+    stages    the folders of the stages whose vectors are searched; the last one has the encoder
     settings  shortlist, neighbours, tau, ef: as the score stage was run with
     """
-    train, labels = prepare / "train", prepare / "labels"
+    train = prepare / "train"
     fit = last_fold(artifacts.load_json(train, "meta.json")["refit"])
-    found = searchers(augment, classifier, fit, index, settings["ef"])
+    found = searchers(vectors_of(stages, fit), index, settings["ef"])
     positives = artifacts.load_ragged(train, "positives").csr(len(found["labels"].vectors))
-    return _assemble(classifier / fit, found, positives, inverse_propensities(train, labels), settings)
+    return _assemble(prepare, stages[-1] / fit, found, positives, settings)
 
 
-def choosing_predictor(prepare: Path, augment: Path, classifier: Path, settings: dict) -> Predictor:
+def choosing_predictor(prepare: Path, stages: list[Path], settings: dict) -> Predictor:
     """The system that has not seen the validation documents, searched exactly: what choices are made with."""
-    train, labels = prepare / "train", prepare / "labels"
-    found = searchers(augment, classifier, CHOOSE, None, settings["ef"])
+    train = prepare / "train"
+    found = searchers(vectors_of(stages, CHOOSE), None, settings["ef"])
     fit = np.flatnonzero(~artifacts.load_array(train, "is_validation"))
     found["docs"] = Searcher(found["docs"].vectors[fit])
     positives = artifacts.load_ragged(train, "positives").take(fit).csr(len(found["labels"].vectors))
-    return _assemble(classifier / CHOOSE, found, positives, inverse_propensities(train, labels), settings)
+    return _assemble(prepare, stages[-1] / CHOOSE, found, positives, settings)
 
 
-def _assemble(folder: Path, found: dict, positives, inverse: np.ndarray, settings: dict) -> Predictor:
+def _assemble(prepare: Path, folder: Path, found: dict, positives, settings: dict) -> Predictor:
     kept = {name: settings[name] for name in ("shortlist", "neighbours", "tau")}
-    return Predictor(encoder=load_encoder(folder), positives=positives, propensity=np.log(inverse), **found, **kept)
+    inverse, encoder = inverse_propensities(prepare / "train", prepare / "labels"), load_encoder(folder)
+    views = {}
+    if "concatenated" in found:
+        half = found["labels"].vectors.shape[1]
+        views = {"labels": slice(0, half), "classifiers": slice(half, 2 * half)}
+    return Predictor(encoder, found, views, positives, np.log(inverse), **kept)

@@ -6,19 +6,30 @@ from torch import Tensor
 
 
 class RowTable:
-    """Rows with Adam moments of their own; a step costs the rows it touches, however long the table is.
+    """Rows with moments of their own; a step costs the rows it touches, however long the table is.
 
     The update is torch.optim.SparseAdam's: moments of rows outside the batch stand still, the bias correction counts
-    the table's steps.
+    the table's steps. With a momentum it is torch.optim.SGD's, with its weight decay, on the rows of the batch.
     """
 
-    def __init__(self, values: Tensor, lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8):
-        self.values = values
-        self.lr, self.betas, self.eps = lr, betas, eps
+    betas = (0.9, 0.999)
+
+    def __init__(
+        self,
+        values: Tensor,
+        lr: float,
+        *,
+        eps: float = 1e-8,
+        momentum: float | None = None,
+        weight_decay: float = 0.0,
+    ):
+        self.values, self.lr, self.eps = values, lr, eps
+        self.momentum, self.weight_decay = momentum, weight_decay
         self.steps = 0
         self.first: Tensor | None = None  # the moments exist from the first step on: a finished model needs none
         self.second: Tensor | None = None
-        self._used: list[tuple[Tensor | None, Tensor]] = []
+        self._used: list[tuple[Tensor | None, Tensor]] = []  # copies of rows that were read
+        self._merged: list[tuple[Tensor | None, Tensor]] = []  # gradients of earlier ones, at most one
 
     def rows(self, ids: Tensor | None) -> Tensor:
         """(U, D) copy of the rows `ids` (distinct; None = all of them) whose gradient the next step will apply."""
@@ -30,22 +41,33 @@ class RowTable:
 
     def gradients(self) -> list[Tensor]:
         """The gradients that wait for a step."""
-        return [picked.grad for _, picked in self._used if picked.grad is not None]
+        return [gradient for _, gradient in self._waiting()]
 
     def clear(self) -> None:
-        self._used = []
+        self._used, self._merged = [], []
+
+    def merge(self) -> None:
+        """Add up the gradients that wait for a step, so that a step of many parts holds one at a time."""
+        waiting = self._waiting()
+        if waiting:
+            self._merged = [waiting[0] if len(waiting) == 1 else self._sum(waiting)]
+            self._used = [(ids, picked) for ids, picked in self._used if picked.grad is None]  # theirs is yet to come
+
+    def _waiting(self) -> list[tuple[Tensor | None, Tensor]]:
+        return self._merged + [(ids, picked.grad) for ids, picked in self._used if picked.grad is not None]
 
     def step(self, scale: float = 1.0) -> None:
         """Apply and forget the collected gradients; `scale` multiplies the learning rate (the schedule)."""
-        used = [(ids, picked.grad) for ids, picked in self._used if picked.grad is not None]
-        self._used = []
-        if not used:
+        self.merge()
+        if not self._merged:
             return
         self.steps += 1
-        ids, gradient = used[0] if len(used) == 1 else self._merge(used)
-        self._adam(ids, gradient, self.lr * scale)
+        ids, gradient = self._merged[0]
+        update = self._adam if self.momentum is None else self._sgd
+        update(ids, gradient, self.lr * scale)
+        self.clear()
 
-    def _merge(self, used: list[tuple[Tensor | None, Tensor]]) -> tuple[Tensor | None, Tensor]:
+    def _sum(self, used: list[tuple[Tensor | None, Tensor]]) -> tuple[Tensor | None, Tensor]:
         """One gradient per row when a step used the table more than once."""
         if any(ids is None for ids, _ in used):
             total = torch.zeros_like(self.values)
@@ -72,6 +94,19 @@ class RowTable:
         self.first[ids] = first
         self.second[ids] = second
         self.values.index_add_(0, ids, change)
+
+    def _sgd(self, ids: Tensor | None, gradient: Tensor, lr: float) -> None:
+        rows = self.values if ids is None else self.values[ids]
+        gradient = gradient.add(rows, alpha=self.weight_decay) if self.weight_decay else gradient
+        if self.first is None:
+            self.first, self.second = torch.zeros_like(self.values), self.values.new_zeros(0)
+        first = self.first if ids is None else self.first[ids]
+        first.mul_(self.momentum).add_(gradient)
+        if ids is None:
+            self.values.add_(first, alpha=-lr)
+            return
+        self.first[ids] = first
+        self.values.index_add_(0, ids, first, alpha=-lr)
 
     def state(self) -> dict[str, Tensor]:
         """The moments and the step count, as they are now; nothing before the first step."""

@@ -1,0 +1,258 @@
+"""Encoder, two heads and a classifier per label in one loop, on pools that pick some labels of each batch [UniDEC].
+
+reads   prepare/train tokens, positives (N, L); prepare/labels tokens; prepare/tokenizer; gandalf {choose,final}/
+writes  {choose,final}/: encoder.{json,safetensors}, labels (L, d), docs (N, 2d), and with a classifier head
+        classifiers (L, d), concatenated (L, 2d); unit float32; curve-{choose,final}.csv
+"""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import click
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from xcutils import artifacts, estimates, runtime
+from xcutils.checkpoints import fingerprint
+from xcutils.clustering import balanced_clusters
+from xcutils.encoders import encode, move
+from xcutils.fitting import Trained, fit_folds, fit_model, save_outcome, validation_figures
+from xcutils.folds import Fold, folds
+from xcutils.heads import TwoHeads
+from xcutils.losses import bce, decoupled_softmax, supcon
+from xcutils.metrics import pair_matrix
+from xcutils.mining import Miner
+from xcutils.models import Architecture, save_encoder
+from xcutils.neighbours import unit
+from xcutils.params import UnifiedTop, load_params, load_top, value
+from xcutils.points import Points, load_points
+from xcutils.ragged import Ragged, concatenate
+from xcutils.samplers import LabelPool, sample_positives
+from xcutils.scratch import Snapshots
+from xcutils.tables import RowTable
+from xcutils.tokens import check_vocabulary
+from xcutils.training import Optimisers, Outcome
+
+LOSSES = {"decoupled-softmax": decoupled_softmax, "supcon": supcon}
+RANDOM = 0.02  # spread of random first values
+BIAS = -8.0  # of the binary cross-entropy, at first: hardly any pair is a positive
+
+
+@dataclass(frozen=True)
+class Params(Architecture, Trained):
+    dim: int = value(low=0)  # of each head; 0 = the encoder's
+    head_dropout: float = value(low=0, high=0.95)  # of the head that is compared with label texts
+    classifier_dropout: float = value(low=0, high=0.95)  # of the head that is compared with classifiers
+    encoder_loss: Literal["decoupled-softmax", "supcon", "bce", "decoupled-softmax+bce", "supcon+bce"]
+    classifier_loss: Literal["decoupled-softmax", "supcon", "bce", "decoupled-softmax+bce", "supcon+bce", "none"]
+    share: float = value(low=0, high=1)  # of the encoder head's loss in the sum; the classifiers' has the rest
+    symmetric: bool  # compare documents with labels and labels with documents, or documents with labels alone
+    tau: float = value(above=0)  # temperature of the softmax losses
+    bce_tau: float = value(above=0)  # temperature of the binary cross-entropy
+    bce_weight: float = value(low=0)  # of the binary cross-entropy where it is added to a softmax loss
+    start: Literal["labels", "random"]  # the classifiers' first values: the label embeddings, or small random ones
+    batches: Literal["clustered", "random"]  # a batch is a cluster of documents, or drawn at random
+    refresh: int = value(low=1)  # epochs between two clusterings and minings
+    lr: float = value(above=0)  # of the encoder
+    head_lr: float = value(above=0)
+    classifier_lr: float = value(above=0)
+    weight_decay: float = value(low=0)  # bi-gru, transformer
+
+
+class Unified:
+    """A shared encoder with a head for label texts and one for classifiers, which are rows of their own."""
+
+    def __init__(self, model: TwoHeads, points: Points, labels: Ragged, p: Params, top: UnifiedTop):
+        self.model, self.points, self.labels, self.p, self.top = model, points, labels, p, top
+        self.device = runtime.device()
+        self.pool = LabelPool(points.positives, len(labels), points.weights)
+        self.miner: Miner | None = None
+        self.table = RowTable(self._first_classifiers().to(self.device), lr=p.classifier_lr)
+        self.bias = torch.nn.ParameterDict({"bias": torch.nn.Parameter(torch.tensor(BIAS, device=self.device))})
+        for table in model.tables:
+            table.lr = p.lr
+
+    def _first_classifiers(self) -> torch.Tensor:
+        if self.model.label is None:
+            return torch.zeros(0, self.model.size)
+        if self.p.start == "random":
+            return RANDOM * torch.randn(len(self.labels), self.model.size)
+        return torch.from_numpy(unit(encode(self.model, self.labels)[:, self.model.size :]))
+
+    def loss(self, points: np.ndarray, rng: np.random.Generator) -> torch.Tensor:
+        """The batch's loss over one pool of labels: positives drawn for each point, and negatives mined for it."""
+        drawn = sample_positives(self.points.positives, points, self.top.beta, rng).values
+        if self.miner is not None:
+            drawn = np.concatenate([drawn, self.miner.draw(points, self.top.eta, rng).values])
+        pool = np.unique(drawn).astype(np.int64)
+        texts = concatenate(self.points.tokens.take(points), self.labels.take(pool))
+        text, label = self.model.both(texts)
+        count, targets = len(points), self.pool.targets(points, pool)
+        known = [None if part is None else torch.from_numpy(part).to(self.device) for part in targets]
+        total = self._loss(self.p.encoder_loss, text[:count], text[count:], known)
+        if self.p.classifier_loss == "none":
+            return total
+        rows = F.normalize(self.table.rows(torch.from_numpy(pool).to(self.device)), dim=1)
+        other = self._loss(self.p.classifier_loss, label[:count], rows, known)
+        return self.p.share * total + (1 - self.p.share) * other
+
+    def _loss(self, kind: str, x: torch.Tensor, labels: torch.Tensor, known: list) -> torch.Tensor:
+        """One head's loss: a softmax, a binary cross-entropy, or their weighted sum."""
+        softmax, _, added = kind.partition("+")
+        if softmax == "bce":
+            return self._bce(x, labels, known)
+        loss, (rows, columns, soft) = LOSSES[softmax], known
+        total = loss(x, labels, rows, columns, soft, tau=self.p.tau)
+        if self.p.symmetric:
+            total = 0.5 * total + 0.5 * loss(labels, x, columns, rows, soft, tau=self.p.tau)
+        return total + self.p.bce_weight * self._bce(x, labels, known) if added else total
+
+    def _bce(self, x: torch.Tensor, labels: torch.Tensor, known: list) -> torch.Tensor:
+        """Differs from: the source gives the logit no scale. Here it is cosine / bce_tau plus a bias that is learnt."""
+        tau = self.p.bce_tau
+        x = torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
+        labels = torch.cat([labels, tau * self.bias["bias"].expand(len(labels), 1)], dim=1)
+        return bce(x, labels, *known, tau=tau)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """The live tensors that training changes."""
+        own = {f"model.{name}": tensor for name, tensor in self.model.state().items()}
+        return own | {"classifiers": self.table.values, "bias": self.bias["bias"]}
+
+    def vectors(self) -> dict[str, np.ndarray]:
+        """What a new text is compared with: labels (L, d), classifiers (L, d), and both one after the other."""
+        labels = unit(encode(self.model, self.labels)[:, : self.model.size])
+        if self.model.label is None:
+            return {"labels": labels}
+        classifiers = unit(self.table.numpy())
+        both = np.concatenate([labels, classifiers], axis=1) / np.float32(2**0.5)
+        return {"labels": labels, "classifiers": classifiers, "concatenated": both}
+
+
+class PickSome:
+    """Each epoch's batches: clusters of documents near each other now, drawn anew every few epochs with the negatives.
+
+    Differs from: the source clusters by k-means; here clusters are balanced, so that each can be a batch.
+    """
+
+    def __init__(self, model: Unified, p: Params, top: UnifiedTop):
+        self.model, self.p, self.top, self.todo = model, p, top, model.points.todo
+        self.clusters = np.zeros(len(self.todo), dtype=np.int64)
+
+    def memory(self) -> dict[str, np.ndarray]:
+        """The live arrays that an epoch's batches depend on."""
+        mined = {} if self.model.miner is None else {"mined": self.model.miner.near}
+        return {"clusters": self.clusters} | mined
+
+    def __call__(self, epoch: int, rng: np.random.Generator) -> list[np.ndarray]:
+        clustered = self.p.batches == "clustered"
+        if epoch % self.p.refresh == 0 and (clustered or self.model.miner is not None):
+            self._refresh(epoch)
+        if not clustered:
+            order = rng.permutation(len(self.todo))
+            return [self.todo[order[i : i + self.p.batch_size]] for i in range(0, len(order), self.p.batch_size)]
+        order = np.argsort(self.clusters, kind="stable")
+        parts = np.split(self.todo[order], np.cumsum(np.bincount(self.clusters))[:-1])
+        return [parts[i] for i in rng.permutation(len(parts))]
+
+    def _refresh(self, epoch: int) -> None:
+        model = self.model
+        size = model.model.size
+        queries = unit(encode(model.model, model.points.tokens.take(self.todo))[:, :size])
+        if self.p.batches == "clustered":
+            count = max(1, round(len(self.todo) / self.p.batch_size))
+            self.clusters[:] = balanced_clusters(queries, count, seed=self.top.seed + epoch)
+        if model.miner is not None:
+            model.miner.refresh(self.todo, queries, model.vectors()["labels"], seed=self.top.seed + epoch)
+
+
+def fit(model: Unified, fold: Fold, excluded, p: Params, top: UnifiedTop, snapshots: Snapshots) -> Outcome:
+    """Train on the fold's points.
+
+    excluded  (N, L) binary  pairs that may not be predicted
+    """
+    points, n_labels = model.points, len(model.labels)
+    if top.eta:
+        known = points.positives.csr(n_labels)
+        known[: points.n_docs] += excluded
+        model.miner = Miner(known, top.eta * p.refresh)
+    truth = points.positives.take(fold.validation).csr(n_labels)
+
+    def validate(_: int) -> dict[str, float]:
+        queries, vectors = encode(model.model, points.tokens.take(fold.validation)), model.vectors()
+        labels = vectors.get("concatenated", vectors["labels"])
+        return validation_figures(queries, labels, truth, excluded[fold.validation])
+
+    encoder = model.model.encoder
+    heads = torch.nn.ModuleList(part for part in (model.model.text, model.model.label, model.bias) if part is not None)
+    return fit_model(
+        "train",
+        model,
+        fold,
+        p,
+        top.seed,
+        batches=PickSome(model, p, top),
+        optimisers=[
+            Optimisers(encoder, p.lr, tables=encoder.tables, weight_decay=p.weight_decay),
+            Optimisers(heads, p.head_lr),
+            Optimisers(None, p.classifier_lr, tables=[model.table]),
+        ],
+        validate=validate,
+        snapshots=snapshots,
+    )
+
+
+def save_fold(folder: Path, model: Unified, outcome: Outcome) -> None:
+    """The encoder with its heads, what it is compared with, the training documents; how training went."""
+    save_outcome(folder, outcome)
+    save_encoder(folder, model.model)
+    docs = model.points.tokens.take(np.arange(model.points.n_docs))
+    for name, vectors in (model.vectors() | {"docs": encode(model.model, docs)}).items():
+        artifacts.save_array(folder, name, vectors)
+
+
+@click.command()
+@click.argument("train_dir", metavar="TRAIN", type=click.Path(exists=True, path_type=Path))
+@click.argument("labels_dir", metavar="LABELS", type=click.Path(exists=True, path_type=Path))
+@click.argument("tokenizer", type=click.Path(exists=True, path_type=Path))
+@click.argument("gandalf", type=click.Path(exists=True, path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path))
+@runtime.params_file
+@runtime.command
+def main(train_dir: Path, labels_dir: Path, tokenizer: Path, gandalf: Path, out: Path, file: Path) -> None:
+    p, top = load_params(Params, "train", file), load_top(file)
+    device = runtime.start(top.seed)
+    inputs = [train_dir, labels_dir, tokenizer, gandalf]
+    artifacts.check_together(*inputs)
+    check_vocabulary(tokenizer, p.model, "train.model")
+    estimates.announce("train", estimates.prepared(train_dir, labels_dir), file)
+    special = artifacts.load_json(tokenizer, "special.json")
+    labels, dropouts = artifacts.load_ragged(labels_dir, "tokens"), (p.head_dropout, p.classifier_dropout)
+
+    def fit_fold(fold: Fold, snapshots: Snapshots, folder: Path) -> None:
+        torch.manual_seed(top.seed)
+        points = load_points(train_dir, labels_dir, gandalf / fold.name)
+        encoder = p.build([points.tokens.take(fold.fit), labels], special)
+        heads = TwoHeads(encoder, dim=p.dim or encoder.dim, classifier=p.classifier_loss != "none", dropouts=dropouts)
+        excluded = pair_matrix(artifacts.load_array(train_dir, "filter"), (points.n_docs, len(labels)))
+        model = Unified(move(heads, device), points, labels, p, top)
+        save_fold(folder, model, fit(model, fold, excluded, p, top, snapshots))
+
+    refit, is_validation = (
+        artifacts.load_json(train_dir, "meta.json")["refit"],
+        artifacts.load_array(train_dir, "is_validation"),
+    )
+    values = asdict(p) | asdict(top)
+    with (
+        runtime.resumable(
+            "train", p, inputs, folder="unidec", top=asdict(top), checkpoint=fingerprint(p.model)
+        ) as scratch,
+        artifacts.writing(out, name="train", params=values, inputs=inputs) as folder,
+    ):
+        fit_folds(folds(is_validation, refit), fit_fold, scratch, folder)
+
+
+if __name__ == "__main__":
+    main()
