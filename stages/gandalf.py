@@ -77,7 +77,7 @@ def main(train: Path, labels: Path, out: Path, file: Path) -> None:
     runtime.start(seed)
     inputs = [train, labels]
     artifacts.check_together(*inputs)
-    estimates.announce("gandalf", estimates.prepared(train, labels))
+    estimates.announce("gandalf", estimates.prepared(train, labels), file)
     positives = artifacts.load_ragged(train, "positives")
     n_labels = len(artifacts.load_array(labels, "frequency"))
     refit = artifacts.load_json(train, "meta.json")["refit"]

@@ -3,12 +3,12 @@ import re
 from dataclasses import replace
 
 import pytest
-from tiny import DATASET, invoke, make_params, make_project, run_stage, run_stages, small_checkpoint, write_params
+from tiny import DATASET, ROOT, invoke, make_params, make_project, run_stage, run_stages, small_checkpoint, write_params
 
 from xcutils import estimates, sizes
 from xcutils.cli import ROWS, main
 from xcutils.errors import UserError
-from xcutils.estimates import STAGES, Estimate, Host, Network, Part, Sizes
+from xcutils.estimates import STAGES, UNIFIED, Estimate, Host, Network, Part, Sizes
 from xcutils.params import load_all
 from xcutils.summaries import PUBLISHED
 
@@ -184,6 +184,13 @@ def test_scores_by_hand(project):
     assert part(made, "rankings").bytes == 8 * len(ROWS) * 100 * 200
     many = replace(SIZES, label_tokens=10**9)
     assert part(estimates.score(many, load_all(), HOST), "words that documents and labels share").bytes == 45e9
+
+
+def test_the_unified_method_has_no_row_of_shared_words(project):
+    params = load_all(file=ROOT / "unidec" / "params.yaml")
+    few, many = (UNIFIED["score"](replace(SIZES, label_tokens=n), params, HOST) for n in (10**3, 10**9))
+    assert few.parts == many.parts and few.seconds == many.seconds
+    assert UNIFIED["gandalf"](SIZES, params, HOST) == STAGES["gandalf"](SIZES, load_all(), HOST)
 
 
 def test_auxiliary_vectors_grow_with_k_up_to_the_labels(project):

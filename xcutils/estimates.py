@@ -532,7 +532,8 @@ def _graph_bytes(dim: int, m: int) -> float:
 def score(s: Sizes, params: dict, host: Host) -> Estimate:
     """The searchers of the last fit with their graphs, then rankings of all test documents, CHUNK at a time."""
     p, net = params["score"], trained(params)
-    zero_shot = embedder(params) if "embed" in params else NOTHING
+    untrained = "embed" in params  # rows of BM25 and of the pretrained encoder
+    zero_shot = embedder(params) if untrained else NOTHING
     fewer, exact = _fewer(net), params["index"]["search"] == "exact"
     labels, all_docs = FLOAT * s.labels * net.dim, FLOAT * s.docs * net.dim
     count = 2 * s.labels + s.docs
@@ -571,13 +572,13 @@ def score(s: Sizes, params: dict, host: Host) -> Estimate:
             scores,
             *shortlists(held),
         ],
-        [*final, Part("words that documents and labels share", _bm25_bytes(s))],
+        [*final, Part("words that documents and labels share", untrained * _bm25_bytes(s))],
         [*final, queries, scores, Part("activations", passes)],
         [*final, *shortlists(chunk), *([scores] if exact else [])],
         [*final, Part("rows of labels.csv", 700 * s.labels)],
     ]
     searches = s.test * (2 * s.labels * (2 * net.dim + zero_shot.dim)) + 2 * held * count * net.dim
-    words = 1e-8 * s.test * s.labels + 1e-7 * s.label_tokens
+    words = untrained * (1e-8 * s.test * s.labels + 1e-7 * s.label_tokens)
     looked = _search_time(p["ef"], params["index"]["m"], max(s.labels, s.docs), net.dim) / host.threads
     flops, _ = zero_shot.work(s.test, s.test_tokens, train=False)
     seconds = 8 + words + (searches + flops) / host.speed + s.test * (3 * looked + 1e-3) + 5e-5 * held * p["shortlist"]
@@ -681,7 +682,7 @@ STAGES: dict[str, Callable[[Sizes, dict, Host], Estimate]] = {
     "index": index,
     "score": score,
 }
-UNIFIED = {"train": unified, "index": index, "score": score}  # of unidec/params.yaml
+UNIFIED = {"gandalf": gandalf, "train": unified, "index": index, "score": score}  # of unidec/params.yaml
 
 
 # --- at a stage's door ------------------------------------------------------------------------------------------------
