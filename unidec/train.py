@@ -52,6 +52,7 @@ class Params(Architecture, Trained):
     tau: float = value(above=0)  # temperature of the softmax losses
     bce_tau: float = value(above=0)  # temperature of the binary cross-entropy
     bce_weight: float = value(low=0)  # of the binary cross-entropy where it is added to a softmax loss
+    extra: int = value(low=0)  # labels drawn at random into a batch's pool, whoever they belong to
     start: Literal["labels", "random"]  # the classifiers' first values: the label embeddings, or small random ones
     classifier_from: int = value(low=0)  # first epoch (from 0) with classifiers; before it the encoder trains alone
     batches: Literal["clustered", "random"]  # a batch is a cluster of documents, or drawn at random
@@ -106,10 +107,12 @@ class Unified:
 
     def loss(self, points: np.ndarray, rng: np.random.Generator) -> torch.Tensor:
         """The batch's loss over one pool of labels: positives drawn for each point, and negatives mined for it."""
-        drawn = sample_positives(self.points.positives, points, self.top.beta, rng).values
+        drawn = [sample_positives(self.points.positives, points, self.top.beta, rng).values]
         if self.miner is not None:
-            drawn = np.concatenate([drawn, self.miner.draw(points, self.top.eta, rng).values])
-        pool = np.unique(drawn).astype(np.int64)
+            drawn.append(self.miner.draw(points, self.top.eta, rng).values)
+        if self.p.extra:
+            drawn.append(rng.integers(0, len(self.labels), self.p.extra))
+        pool = np.unique(np.concatenate(drawn)).astype(np.int64)
         texts = concatenate(self.points.tokens.take(points), self.labels.take(pool))
         text, label = self.model.both(texts)
         count, targets = len(points), self.pool.targets(points, pool)
