@@ -287,9 +287,9 @@ def gandalf(s: Sizes, params: dict, host: Host) -> Estimate:
     moments = [[Part("positives of a fit", 3 * LONG * s.positives)]]
     seconds = 4e-8 * s.positives
     if texts:
-        walks = p["targets"] == "random-walk"
-        met = 2 * s.positives**2 / max(1, s.docs)  # pairs of labels in one document: the many of long ones count most
-        counted = 65 * min(s.labels, WALKS) * p["walk"] if walks else 30 * HOLES * min(met, PAIRS)
+        walks, own = p["targets"] == "random-walk", p["targets"] == "self"
+        met = 0 if own else 2 * s.positives**2 / max(1, s.docs)  # pairs of labels in one document: long ones have most
+        counted = 65 * min(s.labels, WALKS) * p["walk"] if walks else 30 * min(met, PAIRS)
         seconds += 3e-7 * s.labels * p["walk"] if walks else 4e-8 * met
         fewer = f"lower gandalf.top ({p['top']})" if walks else f"raise gandalf.delta ({p['delta']:g})"
         moments.append(
