@@ -171,13 +171,11 @@ class PickSome:
 def fit(model: Unified, fold: Fold, excluded, p: Params, top: UnifiedTop, snapshots: Snapshots) -> Outcome:
     """Train on the fold's points.
 
-    excluded  (N, L) binary  pairs that may not be predicted
+    excluded  (N + m, L) binary  pairs that may not be predicted; label texts have none
     """
     points, n_labels = model.points, len(model.labels)
     if top.eta:
-        known = points.positives.csr(n_labels)
-        known[: points.n_docs] += excluded
-        model.miner = Miner(known, top.eta * p.refresh)
+        model.miner = Miner(points.positives.csr(n_labels) + excluded, top.eta * p.refresh)
     truth = points.positives.take(fold.validation).csr(n_labels)
 
     def validate(_: int) -> dict[str, float]:
@@ -236,7 +234,7 @@ def main(train_dir: Path, labels_dir: Path, tokenizer: Path, gandalf: Path, out:
         points = load_points(train_dir, labels_dir, gandalf / fold.name)
         encoder = p.build([points.tokens.take(fold.fit), labels], special)
         heads = TwoHeads(encoder, dim=p.dim or encoder.dim, classifier=p.classifier_loss != "none", dropouts=dropouts)
-        excluded = pair_matrix(artifacts.load_array(train_dir, "filter"), (points.n_docs, len(labels)))
+        excluded = pair_matrix(artifacts.load_array(train_dir, "filter"), (len(points.tokens), len(labels)))
         model = Unified(move(heads, device), points, labels, p, top)
         save_fold(folder, model, fit(model, fold, excluded, p, top, snapshots))
 
