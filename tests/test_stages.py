@@ -15,7 +15,7 @@ from tiny import (
     DATASET,
     LABELS,
     NAMED,
-    PIPELINE,
+    PIPELINES,
     RECIPROCAL,
     ROOT,
     SETTINGS,
@@ -337,7 +337,7 @@ def test_tables_add_up_to_the_metrics(tiny_run, data):
 
 
 def test_every_plot_finds_its_columns(tiny_run):
-    for plot in PIPELINE["plots"]:
+    for plot in PIPELINES[""]["plots"]:
         for name, facts in plot.items():
             sources = facts["y"] if isinstance(facts["y"], dict) else {name: facts["y"]}
             for file, wanted in sources.items():
