@@ -42,9 +42,10 @@ peers: env peers-env  ## PECOS, omikuji, napkinXC and BM25 on exactly our split
 	python -m benchmarks.peers --export data/peers/export --out data/peers --peers-python $(PEERS) \
 		--metrics metrics.json --timings data/peers/timings.json
 
-bench: env peers-env  ## clustering a million vectors; a classifier step at 10,000 and 1,300,000 labels
+bench: env peers-env  ## clustering a million vectors; a classifier step and label correlations at 1,300,000 labels
 	python -m benchmarks.clustering --pecos $(PEERS)
 	python -m benchmarks.classifier_step
+	python -m benchmarks.correlations
 
 estimate: env  ## the stages' estimates of memory and time against what they take, on two datasets
 	python -m benchmarks.estimate

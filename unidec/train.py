@@ -53,6 +53,7 @@ class Params(Architecture, Trained):
     bce_tau: float = value(above=0)  # temperature of the binary cross-entropy
     bce_weight: float = value(low=0)  # of the binary cross-entropy where it is added to a softmax loss
     start: Literal["labels", "random"]  # the classifiers' first values: the label embeddings, or small random ones
+    classifier_from: int = value(low=0)  # first epoch (from 0) with classifiers; before it the encoder trains alone
     batches: Literal["clustered", "random"]  # a batch is a cluster of documents, or drawn at random
     refresh: int = value(low=1)  # epochs between two clusterings and minings
     lr: float = value(above=0)  # of the encoder
@@ -69,17 +70,39 @@ class Unified:
         self.device = runtime.device()
         self.pool = LabelPool(points.positives, len(labels), points.weights)
         self.miner: Miner | None = None
-        self.table = RowTable(self._first_classifiers().to(self.device), lr=p.classifier_lr)
+        self.table = RowTable(
+            torch.zeros(len(labels) if model.label else 0, model.size).to(self.device), p.classifier_lr
+        )
+        self.joined = np.zeros(1, dtype=bool)  # whether the classifiers are being trained
+        self._start_classifiers()
         self.bias = torch.nn.ParameterDict({"bias": torch.nn.Parameter(torch.tensor(BIAS, device=self.device))})
         for table in model.tables:
             table.lr = p.lr
 
-    def _first_classifiers(self) -> torch.Tensor:
+    def join(self, epoch: int) -> None:
+        """From `classifier_from` on the classifiers train along, started from the encoder's head as it is then.
+
+        Differs from: the source trains both from the start. Rows of rare labels that start from an encoder which has
+        learnt something are better at the end.
+        """
+        if self.model.label is None or epoch < self.p.classifier_from:
+            return
+        if epoch and epoch == self.p.classifier_from:
+            self._start_classifiers()
+        self.joined[:] = True
+
+    def _start_classifiers(self) -> None:
         if self.model.label is None:
-            return torch.zeros(0, self.model.size)
-        if self.p.start == "random":
-            return RANDOM * torch.randn(len(self.labels), self.model.size)
-        return torch.from_numpy(unit(encode(self.model, self.labels)[:, self.model.size :]))
+            return
+        start = RANDOM * torch.randn(self.table.values.shape)
+        if self.p.start == "labels":
+            self.model.label.load_state_dict(self.model.text.state_dict())
+            start = torch.from_numpy(self.label_embeddings())
+        self.table.values.copy_(start)
+
+    def label_embeddings(self) -> np.ndarray:
+        """(L, d) n(Phi_D(z)) as it is now."""
+        return unit(encode(self.model, self.labels)[:, : self.model.size])
 
     def loss(self, points: np.ndarray, rng: np.random.Generator) -> torch.Tensor:
         """The batch's loss over one pool of labels: positives drawn for each point, and negatives mined for it."""
@@ -92,7 +115,7 @@ class Unified:
         count, targets = len(points), self.pool.targets(points, pool)
         known = [None if part is None else torch.from_numpy(part).to(self.device) for part in targets]
         total = self._loss(self.p.encoder_loss, text[:count], text[count:], known)
-        if self.p.classifier_loss == "none":
+        if not self.joined[0]:
             return total
         rows = F.normalize(self.table.rows(torch.from_numpy(pool).to(self.device)), dim=1)
         other = self._loss(self.p.classifier_loss, label[:count], rows, known)
@@ -123,7 +146,7 @@ class Unified:
 
     def vectors(self) -> dict[str, np.ndarray]:
         """What a new text is compared with: labels (L, d), classifiers (L, d), and both one after the other."""
-        labels = unit(encode(self.model, self.labels)[:, : self.model.size])
+        labels = self.label_embeddings()
         if self.model.label is None:
             return {"labels": labels}
         classifiers = unit(self.table.numpy())
@@ -144,9 +167,10 @@ class PickSome:
     def memory(self) -> dict[str, np.ndarray]:
         """The live arrays that an epoch's batches depend on."""
         mined = {} if self.model.miner is None else {"mined": self.model.miner.near}
-        return {"clusters": self.clusters} | mined
+        return {"clusters": self.clusters, "joined": self.model.joined} | mined
 
     def __call__(self, epoch: int, rng: np.random.Generator) -> list[np.ndarray]:
+        self.model.join(epoch)
         clustered = self.p.batches == "clustered"
         if epoch % self.p.refresh == 0 and (clustered or self.model.miner is not None):
             self._refresh(epoch)
@@ -165,7 +189,7 @@ class PickSome:
             count = max(1, round(len(self.todo) / self.p.batch_size))
             self.clusters[:] = balanced_clusters(queries, count, seed=self.top.seed + epoch)
         if model.miner is not None:
-            model.miner.refresh(self.todo, queries, model.vectors()["labels"], seed=self.top.seed + epoch)
+            model.miner.refresh(self.todo, queries, model.label_embeddings(), seed=self.top.seed + epoch)
 
 
 def fit(model: Unified, fold: Fold, excluded, p: Params, top: UnifiedTop, snapshots: Snapshots) -> Outcome:
@@ -179,9 +203,11 @@ def fit(model: Unified, fold: Fold, excluded, p: Params, top: UnifiedTop, snapsh
     truth = points.positives.take(fold.validation).csr(n_labels)
 
     def validate(_: int) -> dict[str, float]:
-        queries, vectors = encode(model.model, points.tokens.take(fold.validation)), model.vectors()
-        labels = vectors.get("concatenated", vectors["labels"])
-        return validation_figures(queries, labels, truth, excluded[fold.validation])
+        queries = encode(model.model, points.tokens.take(fold.validation))
+        if model.joined[0]:
+            return validation_figures(queries, model.vectors()["concatenated"], truth, excluded[fold.validation])
+        queries = unit(queries[:, : model.model.size])
+        return validation_figures(queries, model.label_embeddings(), truth, excluded[fold.validation])
 
     encoder = model.model.encoder
     heads = torch.nn.ModuleList(part for part in (model.model.text, model.model.label, model.bias) if part is not None)
