@@ -94,11 +94,11 @@ class Unified:
     def _start_classifiers(self) -> None:
         if self.model.label is None:
             return
-        start = RANDOM * torch.randn(self.table.values.shape)
-        if self.p.start == "labels":
-            self.model.label.load_state_dict(self.model.text.state_dict())
-            start = torch.from_numpy(self.label_embeddings())
-        self.table.values.copy_(start)
+        if self.p.start == "random":
+            self.table.values.copy_(RANDOM * torch.randn(self.table.values.shape))
+            return
+        self.model.label.load_state_dict(self.model.text.state_dict())
+        self.table.values.copy_(torch.from_numpy(self.label_embeddings()))
 
     def label_embeddings(self) -> np.ndarray:
         """(L, d) n(Phi_D(z)) as it is now."""
