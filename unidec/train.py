@@ -74,7 +74,7 @@ class Unified:
             torch.zeros(len(labels) if model.label else 0, model.size).to(self.device), p.classifier_lr
         )
         self.joined = np.zeros(1, dtype=bool)  # whether the classifiers are being trained
-        self._start_classifiers()
+        self.start_classifiers()
         self.bias = torch.nn.ParameterDict({"bias": torch.nn.Parameter(torch.tensor(BIAS, device=self.device))})
         for table in model.tables:
             table.lr = p.lr
@@ -88,10 +88,11 @@ class Unified:
         if self.model.label is None or epoch < self.p.classifier_from:
             return
         if epoch and epoch == self.p.classifier_from:
-            self._start_classifiers()
+            self.start_classifiers()
         self.joined[:] = True
 
-    def _start_classifiers(self) -> None:
+    def start_classifiers(self) -> None:
+        """The classifiers' first values, and their head's."""
         if self.model.label is None:
             return
         if self.p.start == "random":
@@ -211,7 +212,7 @@ def fit(model: Unified, fold: Fold, excluded, p: Params, top: UnifiedTop, snapsh
 
     encoder = model.model.encoder
     heads = torch.nn.ModuleList(part for part in (model.model.text, model.model.label, model.bias) if part is not None)
-    return fit_model(
+    outcome = fit_model(
         "train",
         model,
         fold,
@@ -226,6 +227,9 @@ def fit(model: Unified, fold: Fold, excluded, p: Params, top: UnifiedTop, snapsh
         validate=validate,
         snapshots=snapshots,
     )
+    if outcome.epochs <= p.classifier_from:  # the kept weights are older than the classifiers that joined, if any did
+        model.start_classifiers()
+    return outcome
 
 
 def save_fold(folder: Path, model: Unified, outcome: Outcome) -> None:
