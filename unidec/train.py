@@ -75,7 +75,7 @@ class Unified:
             torch.zeros(len(labels) if model.label else 0, model.size).to(self.device), p.classifier_lr
         )
         self.joined = np.zeros(1, dtype=bool)  # whether the classifiers are being trained
-        self._start_classifiers()
+        self.start_classifiers()
         self.bias = torch.nn.ParameterDict({"bias": torch.nn.Parameter(torch.tensor(BIAS, device=self.device))})
         for table in model.tables:
             table.lr = p.lr
@@ -89,17 +89,18 @@ class Unified:
         if self.model.label is None or epoch < self.p.classifier_from:
             return
         if epoch and epoch == self.p.classifier_from:
-            self._start_classifiers()
+            self.start_classifiers()
         self.joined[:] = True
 
-    def _start_classifiers(self) -> None:
+    def start_classifiers(self) -> None:
+        """The classifiers' first values, and their head's."""
         if self.model.label is None:
             return
-        start = RANDOM * torch.randn(self.table.values.shape)
-        if self.p.start == "labels":
-            self.model.label.load_state_dict(self.model.text.state_dict())
-            start = torch.from_numpy(self.label_embeddings())
-        self.table.values.copy_(start)
+        if self.p.start == "random":
+            self.table.values.copy_(RANDOM * torch.randn(self.table.values.shape))
+            return
+        self.model.label.load_state_dict(self.model.text.state_dict())
+        self.table.values.copy_(torch.from_numpy(self.label_embeddings()))
 
     def label_embeddings(self) -> np.ndarray:
         """(L, d) n(Phi_D(z)) as it is now."""
@@ -198,13 +199,11 @@ class PickSome:
 def fit(model: Unified, fold: Fold, excluded, p: Params, top: UnifiedTop, snapshots: Snapshots) -> Outcome:
     """Train on the fold's points.
 
-    excluded  (N, L) binary  pairs that may not be predicted
+    excluded  (N + m, L) binary  pairs that may not be predicted; label texts have none
     """
     points, n_labels = model.points, len(model.labels)
     if top.eta:
-        known = points.positives.csr(n_labels)
-        known[: points.n_docs] += excluded
-        model.miner = Miner(known, top.eta * p.refresh)
+        model.miner = Miner(points.positives.csr(n_labels) + excluded, top.eta * p.refresh)
     truth = points.positives.take(fold.validation).csr(n_labels)
 
     def validate(_: int) -> dict[str, float]:
@@ -216,7 +215,7 @@ def fit(model: Unified, fold: Fold, excluded, p: Params, top: UnifiedTop, snapsh
 
     encoder = model.model.encoder
     heads = torch.nn.ModuleList(part for part in (model.model.text, model.model.label, model.bias) if part is not None)
-    return fit_model(
+    outcome = fit_model(
         "train",
         model,
         fold,
@@ -231,6 +230,9 @@ def fit(model: Unified, fold: Fold, excluded, p: Params, top: UnifiedTop, snapsh
         validate=validate,
         snapshots=snapshots,
     )
+    if outcome.epochs <= p.classifier_from:  # the kept weights are older than the classifiers that joined, if any did
+        model.start_classifiers()
+    return outcome
 
 
 def save_fold(folder: Path, model: Unified, outcome: Outcome) -> None:
@@ -265,7 +267,7 @@ def main(train_dir: Path, labels_dir: Path, tokenizer: Path, gandalf: Path, out:
         points = load_points(train_dir, labels_dir, gandalf / fold.name)
         encoder = p.build([points.tokens.take(fold.fit), labels], special)
         heads = TwoHeads(encoder, dim=p.dim or encoder.dim, classifier=p.classifier_loss != "none", dropouts=dropouts)
-        excluded = pair_matrix(artifacts.load_array(train_dir, "filter"), (points.n_docs, len(labels)))
+        excluded = pair_matrix(artifacts.load_array(train_dir, "filter"), (len(points.tokens), len(labels)))
         model = Unified(move(heads, device), points, labels, p, top)
         save_fold(folder, model, fit(model, fold, excluded, p, top, snapshots))
 
