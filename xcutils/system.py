@@ -43,7 +43,7 @@ def searchers(vectors: dict[str, np.ndarray], index: Path | None, ef: int) -> di
             facts[name]["count"],
             facts[name]["dim"],
         ):  # hnswlib reads beyond its memory
-            raise UserError(f"{index} was not built over the {name} that are there now: run `dvc repro`.")
+            raise UserError(f"{index} was not built over the {name} that are there now: {artifacts.remedy(index)}.")
     return {
         name: Searcher(np.asarray(v), load_graph(index / f"{name}.hnsw", **facts[name]), ef=ef)
         for name, v in vectors.items()
