@@ -14,8 +14,6 @@ from xcutils.predictor import Predictor
 from xcutils.propensity import CONSTANTS, family_of, inverse_propensity
 
 VECTORS = ("concatenated", "labels", "classifiers", "docs")  # what can be searched
-# What prediction reads, beside what the score stage wrote.
-PARTS = ("prepare/train", "prepare/labels", "prepare/tokenizer", "augment", "classifier", "index")
 
 
 def inverse_propensities(train: Path, labels: Path) -> np.ndarray:
