@@ -51,6 +51,7 @@ estimate: env  ## the stages' estimates of memory and time against what they tak
 	python -m benchmarks.estimate
 
 interruptions: env  ## kill each long stage at random moments, go on, compare bytes; fill the disk in mid-write
+	dvc repro dvc.yaml unidec/dvc.yaml
 	python -m benchmarks.interruptions
 
 damage: env  ## truncate, flip, empty and swap every file of every artifact; see what its readers say

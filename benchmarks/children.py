@@ -4,7 +4,6 @@ A process takes seconds to import torch; a fork of one that has done so takes no
 """
 
 import os
-import shlex
 import signal
 import sys
 import time
@@ -12,15 +11,14 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from ruamel.yaml import YAML
-
-ROOT = Path(__file__).resolve().parents[1]
-STAGES: dict[str, dict] = YAML(typ="safe").load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+from tests import tiny
 
 
-def arguments(stage: str, dataset: str = "") -> list[str]:
-    """What dvc.yaml puts on the stage's command line."""
-    return shlex.split(STAGES[stage]["cmd"].replace("${dataset}", dataset))[3:]
+def import_all() -> None:
+    """Once, before the first fork; nothing is computed here."""
+    for stage in tiny.EVERY:
+        tiny.module(stage)
+    import transformers.models.auto.modeling_auto  # noqa: F401
 
 
 class Child:

@@ -7,10 +7,10 @@ prints  artifact x damage: how many reads were refused with one sentence that na
 exit    1 if a read ended in a traceback, a crash, an answer, or another sentence
 
 Damages: truncated, flipped (one bit in the middle), empty, swapped (with another run's file or folder of that name),
-version (a manifest of another format). Readers: the stages that have the artifact among their deps, and `xc predict`.
+version (a manifest of another format). Readers: the stages that have the artifact among their deps, and `xc predict`
+of both pipelines.
 """
 
-import importlib
 import json
 import os
 import random
@@ -22,28 +22,37 @@ from pathlib import Path
 
 import click
 
-from benchmarks.children import STAGES, Child, arguments
+from benchmarks.children import Child, import_all
 from tests import tiny
+from tests.tiny import EVERY
 from xcutils import artifacts
 from xcutils.cli import main as xc
-from xcutils.system import PARTS
+from xcutils.serving import SEARCHED, read_by_prediction
 
+DATA = Path("data")
 DAMAGES = ("truncated", "flipped", "empty", "swapped", "version")
-FOLDERS = [path.removeprefix("data/") for stage in STAGES for path in STAGES[stage]["outs"] if not Path(path).suffix]
+FOLDERS = [path for stage in EVERY for path in EVERY[stage]["outs"] if not Path(path).suffix]
+PREDICT = {f"{pipeline}/predict".strip("/"): pipeline for pipeline in SEARCHED}
+
+
+def named(artifact: str) -> str:
+    """The artifact as the stages are named: data/prepare/train is prepare/train, unidec/data/train unidec/train."""
+    return artifact.replace("data/", "", 1)
 
 
 def readers(artifact: str) -> list[str]:
     """Who reads the artifact: stages by their deps, and prediction."""
-    stages = [stage for stage in STAGES if f"data/{artifact}" in STAGES[stage]["deps"]]
-    return stages + ["predict"] * (artifact in (*PARTS, "score"))
+    stages = [stage for stage in EVERY if artifact in EVERY[stage]["deps"]]
+    return stages + [name for name, pipeline in PREDICT.items() if Path(artifact) in read_by_prediction(DATA, pipeline)]
 
 
 def make_run(folder: Path, seed: int, checkpoint: Path) -> Path:
-    """A finished run on the small dataset of this seed."""
+    """A finished run of both pipelines on the small dataset of this seed, some label texts among its points."""
+    seeds = {"seed": seed, f"{tiny.UNIDEC}:seed": seed, f"{tiny.UNIDEC}:gandalf.labels": 0.5}
 
     def work() -> None:
-        tiny.make_project(folder, tiny.dataset_rows(seed), **tiny.small_checkpoint(checkpoint), seed=seed)
-        tiny.run_stages(folder)
+        tiny.make_project(folder, tiny.dataset_rows(seed), **tiny.small_checkpoint(checkpoint), **seeds)
+        tiny.run_stages(folder, EVERY)
 
     folder.mkdir()
     child = Child(folder, folder / "log", work)
@@ -63,7 +72,7 @@ def damaged(data: bytes, how: str) -> bytes:
 
 def cases(artifact: str, run: Path, other: Path) -> Iterator[tuple[str, dict[str, bytes | None]]]:
     """(damage, the artifact's files after it); None is the whole folder of the other run."""
-    folder, foreign = run / "data" / artifact, other / "data" / artifact
+    folder, foreign = run / artifact, other / artifact
     files = sorted((p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()), key=str)
     manifest = artifacts.load_manifest(folder)
     for name in files:
@@ -84,17 +93,18 @@ def cases(artifact: str, run: Path, other: Path) -> Iterator[tuple[str, dict[str
 def place(run: Path, other: Path, artifact: str, change: dict[str, bytes | None], folder: Path) -> None:
     """A project whose data are the run's, but for the damaged artifact."""
     shutil.rmtree(folder, ignore_errors=True)
-    (folder / "data").mkdir(parents=True)
-    shutil.copyfile(run / "params.yaml", folder / "params.yaml")
-    for one in (run / "data").iterdir():
-        if one.name == artifact.split("/")[0]:
-            shutil.copytree(one, folder / "data" / one.name)
+    for home in map(tiny.home, EVERY):
+        (folder / home).parent.mkdir(parents=True, exist_ok=True)
+        if Path(artifact).is_relative_to(home):
+            shutil.copytree(run / home, folder / home)
         else:
-            os.symlink(one, folder / "data" / one.name)
-    target = folder / "data" / artifact
+            os.symlink(run / home, folder / home)
+    for file in (tiny.PARAMS, tiny.UNIDEC):
+        shutil.copyfile(run / file, folder / file)
+    target = folder / artifact
     if "" in change:
         shutil.rmtree(target)
-        shutil.copytree(other / "data" / artifact, target)
+        shutil.copytree(other / artifact, target)
         return
     for name, data in change.items():
         (target / name).write_bytes(data)
@@ -105,14 +115,12 @@ def verdict(folder: Path, reader: str, artifact: str) -> str:
     out = folder / "fresh"
 
     def work() -> None:
-        if reader == "predict":
-            xc(["predict", "small red box", "-k", "3"])
+        if reader in PREDICT:
+            xc(["predict", "small red box", "-k", "3", *["--unidec"] * bool(PREDICT[reader])])
         else:
-            paths = arguments(reader)
-            paths[-1] = "fresh"
-            importlib.import_module(f"stages.{reader}").main(
-                ["fresh.json" if p == "metrics.json" else p for p in paths]
-            )
+            *paths, _ = tiny.arguments(reader)
+            written = ("metrics.json", "unidec/metrics.json")
+            tiny.module(reader).main([*("fresh.json" if p in written else p for p in paths), "fresh"])
 
     child = Child(folder, folder / "log", work, XC_THREADS="1", DVC_ROOT=str(folder))
     code = child.wait(seconds=120)
@@ -126,16 +134,13 @@ def verdict(folder: Path, reader: str, artifact: str) -> str:
         return "answered"
     if code != 1 or len(said) != 1 or not said[0].startswith("error: ") or "dvc repro" not in said[0]:
         return f"said {said[-3:]}"
-    return "refused" if f"data/{artifact}" in said[0] and not out.exists() else f"said {said}"
+    return "refused" if artifact in said[0] and not out.exists() else f"said {said}"
 
 
 @click.command()
 @click.option("--sample", type=click.IntRange(1), help="so many reads, drawn at random, instead of all")
 def main(sample: int | None) -> None:
-    for stage in STAGES:
-        importlib.import_module(f"stages.{stage}")
-    import transformers.models.auto.modeling_auto  # noqa: F401
-
+    import_all()
     counts: dict[str, Counter] = {name: Counter() for name in FOLDERS}
     wrong = []
     with tempfile.TemporaryDirectory() as place_of_all:
@@ -151,11 +156,11 @@ def main(sample: int | None) -> None:
             found = verdict(base / "case", reader, artifact)
             counts[artifact][how, found == "refused"] += 1
             if found != "refused":
-                wrong.append(f"{artifact} {how} {sorted(change)} read by {reader}: {found}")
+                wrong.append(f"{named(artifact)} {how} {sorted(change)} read by {reader}: {found}")
     click.echo(f"{'artifact':<20}" + "".join(f"{how:>12}" for how in DAMAGES))
     for artifact, found in counts.items():
         cells = [f"{found[how, True]}/{found[how, True] + found[how, False]}" for how in DAMAGES]
-        click.echo(f"{artifact:<20}" + "".join(f"{cell:>12}" for cell in cells))
+        click.echo(f"{named(artifact):<20}" + "".join(f"{cell:>12}" for cell in cells))
     total = sum(sum(found.values()) for found in counts.values())
     click.echo(f"{total - len(wrong)} of {total} reads of damaged artifacts were refused with one sentence")
     for line in wrong:

@@ -2,16 +2,14 @@
 
 python -m benchmarks.interruptions [--project .] [--kills 5] [--snapshot 2] [--seed 0] [--threads 2] [STAGE ...]
 
-reads   a project folder in which the pipeline has run: params.yaml and data/
+reads   a project folder in which both pipelines have run: params.yaml, data/, unidec/
 prints  a row per stage: kills, how often it went on from earlier work, whether all files are the same to the byte,
         time of the run in peace, share of it that snapshots took (as often as they are taken by default);
         then what happens when the disk fills up while the stage writes its output
 exit    1 if a file differs or something good was lost
 """
 
-import importlib
 import json
-import os
 import resource
 import shutil
 import tempfile
@@ -22,18 +20,19 @@ from pathlib import Path
 import click
 import numpy as np
 
-from benchmarks.children import STAGES, Child, arguments, contents
+from benchmarks.children import Child, contents, import_all
+from tests.tiny import PARAMS, UNIDEC, arguments, home, link_before, module
 
-LONG = ("embed", "encoder", "augment", "classifier", "index")
+LONG = ("embed", "encoder", "augment", "classifier", "index", "unidec/train", "unidec/index")
 WENT_ON = ("goes on ", "taken from the run that was interrupted")
 
 
 def branch(project: Path, folder: Path, stage: str) -> Path:
     """A folder whose stages before `stage` are those of the project."""
-    (folder / "data").mkdir(parents=True)
-    shutil.copyfile(project / "params.yaml", folder / "params.yaml")
-    for name in list(STAGES)[: list(STAGES).index(stage)]:
-        os.symlink((project / "data" / name).resolve(), folder / "data" / name)
+    link_before(project, folder, stage)
+    for file in (PARAMS, UNIDEC):
+        (folder / file).parent.mkdir(exist_ok=True)
+        shutil.copyfile(project / file, folder / file)
     return folder
 
 
@@ -43,9 +42,8 @@ def start(folder: Path, stage: str, log: str = "log", *, limit: int = 0, **env: 
     def work() -> None:
         if limit:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-        module = importlib.import_module(f"stages.{stage}")
         try:
-            module.main(arguments(stage))
+            module(stage).main(arguments(stage))
         finally:
             from xcutils.scratch import Snapshots
 
@@ -56,7 +54,7 @@ def start(folder: Path, stage: str, log: str = "log", *, limit: int = 0, **env: 
 
 def at_work(folder: Path, stage: str) -> bool:
     """Has the stage begun its long part?"""
-    return any((folder / ".scratch").glob(f"{stage}-*/*"))
+    return any((folder / ".scratch").glob(f"{home(stage).name}-*/*"))
 
 
 def made(folder: Path) -> set[str]:
@@ -81,7 +79,7 @@ def in_peace(project: Path, folder: Path, stage: str, env: dict) -> dict:
         raise click.ClickException(f"{stage} failed: {child.said()}")
     spent = json.loads((folder / "spent.json").read_text())
     end = time.monotonic()
-    return {"files": contents(folder / "data" / stage), "seconds": end - begin, "work": end - begun, "spent": spent}
+    return {"files": contents(folder / home(stage)), "seconds": end - begin, "work": end - begun, "spent": spent}
 
 
 def interrupted(project: Path, folder: Path, stage: str, kills: int, peace: dict, rng, env: dict) -> dict:
@@ -108,21 +106,21 @@ def interrupted(project: Path, folder: Path, stage: str, kills: int, peace: dict
             continue
         if ended != 0:
             raise click.ClickException(f"{stage} failed: {child.said()}")
-        found = contents(folder / "data" / stage)
+        found = contents(folder / home(stage))
         differing |= {
             name for name in found.keys() | peace["files"].keys() if found.get(name) != peace["files"].get(name)
         }
         if done >= kills:
             break
-        shutil.rmtree(folder / "data" / stage)  # it was too quick for the last kill: once more from the start
-    left = [path.name for path in (folder / ".scratch").glob(f"{stage}-*")]
+        shutil.rmtree(folder / home(stage))  # it was too quick for the last kill: once more from the start
+    left = [path.name for path in (folder / ".scratch").glob(f"{home(stage).name}-*")]
     return {"kills": done, "went_on": went_on, "differing": sorted(differing), "left": left, "moments": moments}
 
 
 def full_disk(project: Path, folder: Path, stage: str, peace: dict, env: dict) -> dict:
     """The disk fills up in mid-write over an older output: is that still whole, and does the next run end the same?"""
     branch(project, folder, stage)
-    out = folder / "data" / stage
+    out = folder / home(stage)
     for name, data in peace["files"].items():
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         (out / name).write_bytes(data)
@@ -131,7 +129,7 @@ def full_disk(project: Path, folder: Path, stage: str, peace: dict, env: dict) -
     code = child.wait()
     sentence = [line for line in child.said().splitlines() if line.startswith("error: ")]
     unhurt = contents(out) == peace["files"]
-    drafts = [path.name for path in (folder / "data").iterdir() if path.name.startswith(".")]
+    drafts = [path.name for path in out.parent.iterdir() if path.name.startswith(".")]
     clear = code == 1 and len(sentence) == 1 and "make room on the disk" in sentence[0]
     again = start(folder, stage, **env).wait() == 0 and contents(out) == peace["files"]
     return {"clear": clear, "unhurt": unhurt and not drafts, "again": again}
@@ -145,13 +143,10 @@ def full_disk(project: Path, folder: Path, stage: str, peace: dict, env: dict) -
 @click.option("--seed", default=0)
 @click.option("--threads", type=click.IntRange(1), default=2)
 def main(stages: tuple[str, ...], project: Path, kills: int, snapshot: float, seed: int, threads: int) -> None:
-    for stage in STAGES:
-        importlib.import_module(f"stages.{stage}")  # once, before the first fork; nothing is computed here
-    import transformers.models.auto.modeling_auto  # noqa: F401
-
+    import_all()
     rng, wrong = np.random.default_rng(seed), 0
     env = {"XC_THREADS": str(threads)}
-    click.echo("stage       kills  went on  files  same bytes  scratch gone  seconds  snapshots  disk full")
+    click.echo("stage         kills  went on  files  same bytes  scratch gone  seconds  snapshots  disk full")
     for stage in stages or LONG:
         with tempfile.TemporaryDirectory() as place:
             peace = in_peace(project, Path(place, "peace"), stage, env)
@@ -163,7 +158,7 @@ def main(stages: tuple[str, ...], project: Path, kills: int, snapshot: float, se
         wrong += not good
         answer = {True: "yes", False: "NO"}
         click.echo(
-            f"{stage:<10}  {cut['kills']:>5}  {cut['went_on']:>7}  {len(peace['files']):>5}  "
+            f"{stage:<12}  {cut['kills']:>5}  {cut['went_on']:>7}  {len(peace['files']):>5}  "
             f"{answer[not cut['differing']]:>10}  {answer[not cut['left']]:>12}  {peace['seconds']:>7.1f}  "
             f"{peace['spent'] / peace['work']:>9.1%}  {'unhurt' if all(disk.values()) else 'WRONG':>9}"
         )

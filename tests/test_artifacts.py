@@ -3,6 +3,7 @@ import hashlib
 import json
 import os
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -391,3 +392,23 @@ def test_a_file_that_is_not_there_is_a_sentence(tmp_path):
     for load in (artifacts.load_array, artifacts.load_ragged, artifacts.load_tensors, artifacts.load_json):
         with pytest.raises(UserError, match="cannot be read.*dvc repro"):
             load(tmp_path, "nothing")
+
+
+@pytest.mark.parametrize(
+    "path, command",
+    [
+        ("data/encoder", "dvc repro"),
+        ("unidec/data/train/final/labels.npy", "dvc repro unidec/dvc.yaml"),
+        ("/home/me/unidec/project/data/score", "dvc repro"),
+        ("/home/me/project/unidec/data/score", "dvc repro unidec/dvc.yaml"),
+        ("unidec/metrics.json", "dvc repro unidec/dvc.yaml"),
+        ("metrics.json", "dvc repro"),
+    ],
+)
+def test_a_sentence_names_the_command_of_the_artifacts_own_pipeline(path, command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert artifacts.command(Path(path)) == command
+    with pytest.raises(UserError, match=rf"run `{command}` to make it again\.$"):
+        artifacts.load_json(Path(path).parent, Path(path).name)
+    with pytest.raises(UserError, match=rf"run `{command}` to make it again\.$"):
+        artifacts.check(Path(path))

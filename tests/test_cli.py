@@ -10,7 +10,7 @@ from tiny import DATASET, LABELS, dataset_rows, encode, invoke, label_id, make_p
 
 from stages.score import load_split
 from xcutils import artifacts
-from xcutils.cli import COLUMNS, ROWS, main, prepared
+from xcutils.cli import COLUMNS, ROWS, UNIDEC_ROWS, main, prepared
 from xcutils.datasets import load_dataset
 from xcutils.errors import UserError
 from xcutils.fusion import Fusion
@@ -118,19 +118,39 @@ def test_more_labels_than_there_are_gives_all_of_them(xc, text):
     assert len(answer["labels"]) == len(IDS)
 
 
-def test_predictions_are_what_was_scored(tiny_run):
+@pytest.mark.parametrize("pipeline, stages", [("", ["augment", "classifier"]), ("unidec", ["train"])])
+def test_predictions_are_what_was_scored(tiny_run, unidec_run, pipeline, stages):
     """A test document's text, unknown words included, is ranked as the score stage ranked its tokens."""
-    data = tiny_run / "data"
-    saved = json.loads((data / "score" / "fusion.json").read_text())
-    stages = [data / "augment", data / "classifier"]
-    predictor = final_predictor(data / "prepare", stages, data / "index", saved["settings"])
+    run = unidec_run if pipeline else tiny_run
+    data, made = run / "data", run / pipeline / "data"
+    saved = json.loads((made / "score" / "fusion.json").read_text())
+    folders = [made / stage for stage in stages]
+    predictor = final_predictor(data / "prepare", folders, made / "index", saved["settings"])
     test = load_split(data / "prepare" / "test", len(LABELS))
     ids, scores = predictor.predict(test.tokens, Fusion(**saved["weights"]), 7)
-    system = load_system(data)
+    system = load_system(data, pipeline)
     answers = system.answers([row["title"] for row in dataset_rows()["tst"]], 7)
     assert [[label["id"] for label in answer.labels] for answer in answers] == [[*map(label_id, row)] for row in ids]
     found = [[label["score"] for label in answer.labels] for answer in answers]
     np.testing.assert_allclose(found, scores, atol=1e-5)
+
+
+def test_the_unified_method_answers_when_it_is_asked(unidec_run, tmp_path):
+    texts = ["small red box", "xyzzy"]
+    result = invoke(unidec_run, main, ["predict", "--unidec", "--json", "-k", "3", *texts])
+    assert (result.exit_code, result.stderr) == (0, "")
+    first, blank = (json.loads(line) for line in result.stdout.splitlines())
+    assert_answer(first, texts[0], 3)
+    assert blank["known"] is False and len(blank["labels"]) == 3
+    found = load_system(unidec_run / "data", "unidec").answers(texts[:1], 3)
+    assert first["labels"] == found[0].labels
+    elsewhere = invoke(
+        tmp_path, main, ["predict", "--unidec", "--json", "-k", "3", "--data", unidec_run / "data", *texts]
+    )
+    assert elsewhere.stdout == result.stdout
+    assert_refused(invoke(unidec_run, main, ["predict", "a"]), "data/score is not a finished", "run `dvc repro` to")
+    named = "unidec/data/score is not a finished", "run `dvc repro unidec/dvc.yaml` to"
+    assert_refused(invoke(tmp_path, main, ["predict", "--unidec", "a"]), *named)
 
 
 @pytest.mark.parametrize("form", ["csv", "tsv", "jsonl", "parquet", "csv.gz", "jsonl.gz"])
@@ -282,15 +302,34 @@ def test_an_export_never_overwrites(tiny_run, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_the_table_shows_the_metrics_of_every_row(xc, tiny_run):
-    report = json.loads((tiny_run / "metrics.json").read_text())
-    header, *lines = xc("table").splitlines()
-    assert header.split() == list(COLUMNS)
-    for line, (row, title) in zip(lines, ROWS.items()):
+def assert_table(printed: str, report: dict, titles: dict[str, str]) -> None:
+    """A line for each of the rows, and what the index finds."""
+    header, *lines, empty, last = printed.splitlines()
+    assert header.split() == list(COLUMNS) and empty == ""
+    for line, (row, title) in zip(lines, titles.items(), strict=True):
         assert line.startswith(title)
         numbers = [float(number) for number in line[len(title) :].split()]
         assert numbers == pytest.approx([report[row][name] for name in COLUMNS], abs=0.005)
-    assert "labels 100.00, classifiers 100.00, docs 100.00" in lines[-1]
+    assert last.endswith(": " + ", ".join(f"{name.split()[1]} {found:.2f}" for name, found in report["index"].items()))
+
+
+def test_the_table_shows_the_metrics_of_every_row(xc, tiny_run):
+    report = json.loads((tiny_run / "metrics.json").read_text())
+    assert list(report["index"].values()) == [100.0] * 3
+    assert_table(xc("table"), report, ROWS)
+
+
+def test_the_table_of_the_unified_method_has_its_own_rows(unidec_run, tmp_path):
+    result = invoke(unidec_run, main, ["table", "--unidec"])
+    assert (result.exit_code, result.stderr) == (0, "")
+    report = json.loads((unidec_run / "unidec" / "metrics.json").read_text())
+    assert_table(result.stdout, report, UNIDEC_ROWS)
+    alone = {row: figures for row, figures in report.items() if row not in ("classifier", "concatenated")}
+    (tmp_path / "alone.json").write_text(json.dumps(alone))
+    result = invoke(tmp_path, main, ["table", "--unidec", "--metrics", "alone.json"])
+    assert_table(result.stdout, alone, {row: title for row, title in UNIDEC_ROWS.items() if row in alone})
+    for command in (["table", "--metrics", unidec_run / "unidec" / "metrics.json"], ["table"]):
+        assert_refused(invoke(unidec_run, main, command), "metrics.json", "dvc repro")
 
 
 def test_a_table_needs_metrics(tmp_path):
@@ -303,11 +342,14 @@ def test_timings_are_measured_and_written(xc, tmp_path):
     assert all(printed[name] > 0 for name in ("ms_batch", "ms_single", "model_mb"))
 
 
-@pytest.mark.parametrize("report", ["{}", "[1]", '{"zero-shot": 3}'])
+@pytest.mark.parametrize("report", ["{}", "[1]", "7", '{"zero-shot": 3}', '{"encoder": {"P@1": 3}, "classifier": {}}'])
 def test_a_table_of_something_else_is_a_sentence(tiny_run, tmp_path, report):
     (tmp_path / "m.json").write_text(report)
-    result = invoke(tiny_run, main, ["table", "--metrics", tmp_path / "m.json"])
-    assert result.exit_code == 1 and "holds no metrics" in result.stderr and "dvc repro" in result.stderr
+    assert_refused(
+        invoke(tiny_run, main, ["table", "--metrics", tmp_path / "m.json"]), "holds no metrics", "`dvc repro`"
+    )
+    unified = invoke(tiny_run, main, ["table", "--unidec", "--metrics", tmp_path / "m.json"])
+    assert_refused(unified, "holds no metrics", "`dvc repro unidec/dvc.yaml`")
 
 
 def test_a_path_that_cannot_be_written_is_a_sentence(tiny_run, tmp_path):

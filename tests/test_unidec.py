@@ -11,7 +11,7 @@ import torch
 from test_heads import DIMS as SMALL
 from test_heads import bag
 from test_points import LABELS as LABEL_TEXTS
-from test_stages import FITS, KEYS, assert_one_sentence, assert_unit, load_csv
+from test_stages import FITS, KEYS, assert_nothing_left, assert_one_sentence, assert_unit, load_csv
 from tiny import (
     LABELS,
     NAMED,
@@ -20,7 +20,6 @@ from tiny import (
     TRAIN,
     UNIDEC,
     UNIFIED,
-    arguments,
     branch,
     dataset_rows,
     home,
@@ -649,8 +648,13 @@ def test_the_other_pipeline_refuses_a_section_of_this_one(tiny_model, tmp_path):
 
 def test_a_checkpoint_with_other_tokens_is_refused(unidec_run, tmp_path):
     folder, _ = branch(unidec_run, tmp_path, "unidec/train", **{f"{UNIDEC}:train.model": "all-MiniLM-L6-v2"})
-    assert_one_sentence(run_stage(folder, "unidec/train"), "train.model is all-MiniLM-L6-v2", "vocabulary")
+    assert_one_sentence(
+        run_stage(folder, "unidec/train"), "train.model is all-MiniLM-L6-v2", "prepare.tokenizer and train.model"
+    )
 
 
-def test_both_pipelines_name_their_parameter_file():
-    assert all(arguments(stage)[:2] == ["--params", UNIDEC] for stage in UNIFIED)
+def test_a_diverging_model_stops_with_advice_and_no_output(unidec_run, tiny_model, tmp_path):
+    changes = small_checkpoint(tiny_model) | {f"{UNIDEC}:train.tau": 1e-40}
+    folder, _ = branch(unidec_run, tmp_path, "unidec/train", **changes)
+    assert_one_sentence(run_stage(folder, "unidec/train"), "not finite", "tau")
+    assert_nothing_left(folder, "unidec/train")

@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
+from itertools import pairwise
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -26,7 +27,7 @@ from xcutils.ragged import Ragged
 
 FORMAT = 2
 MANIFEST = "manifest.json"
-REMEDY = "run `dvc repro` to make it again"
+UNIFIED = (("unidec", "data"), ("unidec", "metrics.json"))  # where the unified pipeline writes
 LIBRARIES = ("numpy", "scipy", "torch", "transformers", "tokenizers", "safetensors", "hnswlib")
 SIGNS_OF_A_FULL_DISK = ("requested and", "No space left", "File too large", "quota")  # numpy and safetensors say so
 REMEMBERED = 1 << 25  # bytes from which on a file that was found right is not hashed again until it changes
@@ -77,8 +78,20 @@ def _not_written(out: Path, error: Exception) -> str | None:
     full = number in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT) or any(sign in text for sign in SIGNS_OF_A_FULL_DISK)
     if not full and number not in (errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM):
         return None
-    remedy = "make room on the disk" if full else "check the disk and its permissions"
-    return f"{out} could not be written ({text}): {remedy} and run `dvc repro` again; what was there before is unhurt."
+    first = "make room on the disk" if full else "check the disk and its permissions"
+    again = f"run `{command(out)}` again"
+    return f"{out} could not be written ({text}): {first} and {again}; what was there before is unhurt."
+
+
+def command(path: Path) -> str:
+    """The command that makes this file or folder again: each pipeline has its own."""
+    unified = any(pair in UNIFIED for pair in pairwise(Path(path).parts))
+    return "dvc repro unidec/dvc.yaml" if unified else "dvc repro"
+
+
+def remedy(path: Path) -> str:
+    """What to do about something that cannot be used."""
+    return f"run `{command(path)}` to make it again"
 
 
 def seal(facts: dict) -> str:
@@ -142,15 +155,15 @@ def load_manifest(folder: Path) -> dict:
     """What the folder's manifest says, after it was found to be one of this version."""
     folder = Path(folder)
     if not (folder / MANIFEST).is_file():
-        raise UserError(f"{folder} is not a finished artifact ({MANIFEST} is missing): {REMEDY}.")
+        raise UserError(f"{folder} is not a finished artifact ({MANIFEST} is missing): {remedy(folder)}.")
     manifest = load_json(folder, MANIFEST)
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
-        raise UserError(f"{folder / MANIFEST} is no manifest: {REMEDY}.")
+        raise UserError(f"{folder / MANIFEST} is no manifest: {remedy(folder)}.")
     if manifest.get("format") != FORMAT:
-        raise UserError(f"{folder} has format {manifest.get('format')}, this version reads {FORMAT}: {REMEDY}.")
+        raise UserError(f"{folder} has format {manifest.get('format')}, this version reads {FORMAT}: {remedy(folder)}.")
     facts = {key: value for key, value in manifest.items() if key != "seal"}
     if manifest.get("seal") != seal(facts) or (folder / MANIFEST).read_text(encoding="utf-8") != _as_text(manifest):
-        raise UserError(f"{folder / MANIFEST} is damaged (its content is not what was written): {REMEDY}.")
+        raise UserError(f"{folder / MANIFEST} is damaged (its content is not what was written): {remedy(folder)}.")
     return manifest
 
 
@@ -161,13 +174,13 @@ def check(folder: Path) -> Path:
     for path in folder.rglob("*"):
         name = path.relative_to(folder).as_posix()
         if path.is_file() and name not in manifest["files"] and name != MANIFEST:
-            raise UserError(f"{path} does not belong to {folder}: take it out, or {REMEDY}.")
+            raise UserError(f"{path} does not belong to {folder}: take it out, or {remedy(path)}.")
     for name, facts in manifest["files"].items():
         path = folder / name
         size = path.stat().st_size if path.is_file() else None
         if size != facts["bytes"]:
             found = "missing" if size is None else f"{size} bytes long"
-            raise UserError(f"{path} is {found}, not {facts['bytes']} bytes: {REMEDY}.")
+            raise UserError(f"{path} is {found}, not {facts['bytes']} bytes: {remedy(path)}.")
         stamp = _stamp(path, facts["sha256"])
         if size >= REMEMBERED:
             known = _load_verified() if known is None else known
@@ -175,7 +188,7 @@ def check(folder: Path) -> Path:
                 continue
             fresh[str(path.resolve())] = stamp
         if sha256(path) != facts["sha256"]:
-            raise UserError(f"{path} is damaged (its content is not what was written): {REMEDY}.")
+            raise UserError(f"{path} is damaged (its content is not what was written): {remedy(path)}.")
     if fresh:
         _save_verified({**known, **fresh})
     return folder
@@ -188,7 +201,9 @@ def check_together(*folders: Path) -> None:
     for folder, manifest in manifests.items():
         for name, print_then in manifest["inputs"].items():
             if name in here and fingerprint(here[name]) != print_then:
-                raise UserError(f"{folder} was made from another {here[name]} than the one that is there: {REMEDY}.")
+                raise UserError(
+                    f"{folder} was made from another {here[name]} than the one that is there: {remedy(folder)}."
+                )
 
 
 def _stamp(path: Path, content: str) -> list:
@@ -240,7 +255,7 @@ def load_json(folder: Path, name: str):
     try:
         return json.loads((Path(folder) / name).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{Path(folder) / name} cannot be read ({error}): {REMEDY}.") from None
+        raise UserError(f"{Path(folder) / name} cannot be read ({error}): {remedy(Path(folder) / name)}.") from None
 
 
 def save_rows(folder: Path, name: str, rows: list[dict]) -> None:
@@ -268,7 +283,7 @@ def load_array(folder: Path, name: str) -> np.ndarray:
                 raise
             return array
     except (ValueError, EOFError, OSError) as error:
-        raise UserError(f"{path} cannot be read ({error}): {REMEDY}.") from None
+        raise UserError(f"{path} cannot be read ({error}): {remedy(path)}.") from None
 
 
 def save_arrays(folder: Path, name: str, arrays: dict[str, np.ndarray]) -> None:
@@ -282,7 +297,7 @@ def load_arrays(folder: Path, name: str) -> Mapping[str, np.ndarray]:
     try:
         return np.load(path, allow_pickle=False)
     except (ValueError, EOFError, OSError, BadZipFile) as error:
-        raise UserError(f"{path} cannot be read ({error}): {REMEDY}.") from None
+        raise UserError(f"{path} cannot be read ({error}): {remedy(path)}.") from None
 
 
 def save_ragged(folder: Path, name: str, ragged: Ragged) -> None:
@@ -302,4 +317,4 @@ def load_tensors(folder: Path, name: str) -> dict[str, np.ndarray]:
     try:
         return load_file(Path(folder) / name)
     except (OSError, SafetensorError) as error:
-        raise UserError(f"{Path(folder) / name} cannot be read ({error}): {REMEDY}.") from None
+        raise UserError(f"{Path(folder) / name} cannot be read ({error}): {remedy(Path(folder) / name)}.") from None

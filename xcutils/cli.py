@@ -22,6 +22,14 @@ ROWS = {
     "memory": "memory",
     "fused": "fused",
 }
+UNIDEC_ROWS = {
+    "encoder": "encoder alone",
+    "classifier": "classifiers alone",
+    "concatenated": "both concatenated",
+    "memory": "memory",
+    "fused": "fused",
+}
+CLASSIFIERS = ("classifier", "concatenated")  # rows that are not there when the encoder was trained alone (DePSL)
 SHOWN = 5  # skipped rows of a file to predict
 ALL_WELL = "no problems, every row can be used"
 PROBLEMS = 50  # of a dataset that is checked
@@ -36,6 +44,15 @@ NEXT = """What to try next (first: source .venv/bin/activate)
   xc check my.csv                        can your own data be trained on? (docs/from-csv.md)
   dvc exp run -S dataset=my.csv          then do it
   make peers                             PECOS, omikuji, napkinXC and BM25 on the same split"""
+
+
+pipeline_option = click.option(
+    "--unidec",
+    "pipeline",
+    flag_value="unidec",
+    default="",
+    help="The unified method's run, which `dvc repro unidec/dvc.yaml` makes.",
+)
 
 
 @click.group()
@@ -58,8 +75,9 @@ def main() -> None:
 @click.option(
     "--data", type=click.Path(path_type=Path), default=Path("data"), show_default=True, help="Where the run is."
 )
+@pipeline_option
 @runtime.command
-def predict(texts, file, text_column: str | None, id_column: str | None, k: int, as_json: bool, data: Path) -> None:
+def predict(texts, file, text_column, id_column, k: int, as_json: bool, data: Path, pipeline: str) -> None:
     """The labels of new TEXTS, best first, with the probability that each is right."""
     given = [text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for text in texts]
     docs = [*((None, text) for text in given), *(read_file(file, text_column, id_column) if file else [])]
@@ -69,7 +87,7 @@ def predict(texts, file, text_column: str | None, id_column: str | None, k: int,
     from xcutils.serving import load_system  # torch and the models: only when there is something to predict
 
     runtime.start()
-    system = load_system(data)
+    system = load_system(data, pipeline)
     for (id, text), answer in zip(docs, system.answers(texts, k)):
         if as_json:
             own = {} if id is None else {"id": id}
@@ -110,19 +128,27 @@ def read_file(file: Path, text: str | None, id: str | None) -> list[tuple[str | 
 
 
 @main.command()
-@click.option("--metrics", type=click.Path(path_type=Path), default=Path("metrics.json"), show_default=True)
+@click.option(
+    "--metrics", type=click.Path(path_type=Path), help="The file to show.  [default: the pipeline's metrics.json]"
+)
+@pipeline_option
 @runtime.command
-def table(metrics: Path) -> None:
+def table(metrics: Path | None, pipeline: str) -> None:
     """The test metrics of the last run, one row per phase."""
+    metrics = metrics or Path(pipeline, "metrics.json")
     report = artifacts.load_json(metrics.parent, metrics.name)
+    titles = UNIDEC_ROWS if pipeline else ROWS
     try:
-        rows = {row: [float(report[row][name]) for name in COLUMNS] for row in ROWS}
+        if pipeline and not any(row in report for row in CLASSIFIERS):
+            titles = {row: title for row, title in titles.items() if row not in CLASSIFIERS}
+        rows = {row: [float(report[row][name]) for name in COLUMNS] for row in titles}
         found = {name.removeprefix("recall@100 "): float(v) for name, v in report["index"].items()}
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise UserError(f"{metrics} holds no metrics of this version: run `dvc repro` to make it again.") from None
-    width = max(map(len, ROWS.values()))
+        command = artifacts.command(Path(pipeline, "metrics.json"))
+        raise UserError(f"{metrics} holds no metrics of this version: run `{command}` to make it again.") from None
+    width = max(map(len, titles.values()))
     click.echo(" " * width + "".join(f"{name:>8}" for name in COLUMNS))
-    for row, title in ROWS.items():
+    for row, title in titles.items():
         click.echo(f"{title:<{width}}" + "".join(f"{figure:8.2f}" for figure in rows[row]))
     recalls = ", ".join(f"{name} {v:.2f}" for name, v in found.items())
     click.echo(f"\nin percent, on the test documents; recall@100 of the index against exact search: {recalls}")

@@ -194,7 +194,7 @@ def load_graph(path: Path, *, dim: int, count: int) -> hnswlib.Index:
     try:
         graph.load_index(str(path), max_elements=max(1, count))
     except RuntimeError as error:
-        raise UserError(f"{path} is not a usable index ({error}): run `dvc repro` to make it again.") from None
+        raise UserError(f"{path} is not a usable index ({error}): {artifacts.remedy(path)}.") from None
     return graph
 
 

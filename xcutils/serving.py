@@ -17,8 +17,11 @@ from xcutils.errors import UserError
 from xcutils.fusion import Fusion
 from xcutils.predictor import Predictor
 from xcutils.ragged import Ragged, to_strings
-from xcutils.system import PARTS, final_predictor
+from xcutils.system import final_predictor
 from xcutils.tokens import tokenize
+
+# Pipeline, by the folder it is in -> the stages whose vectors are searched; the last one has the encoder.
+SEARCHED = {"": ("augment", "classifier"), "unidec": ("train",)}
 
 
 @dataclass(frozen=True)
@@ -63,17 +66,23 @@ class System:
         return [{"id": i, "text": t, "score": round(float(s), 6)} for (i, t), s in zip(names, scores)]
 
 
-def load_system(data: Path) -> System:
-    """The system that the last run of the pipeline left in `data`."""
-    artifacts.check_together(data / "score", *(data / part for part in PARTS))
-    saved = artifacts.load_json(data / "score", "fusion.json")
-    labels, folder = data / "prepare" / "labels", data / "prepare" / "tokenizer"
+def read_by_prediction(data: Path, pipeline: str = "") -> list[Path]:
+    """The artifacts behind a prediction: what a pipeline made of data/prepare is in `data`, or so in its own folder."""
+    made = data.parent / pipeline / data.name
+    prepared = [data / "prepare" / part for part in ("train", "labels", "tokenizer")]
+    return [made / "score", *prepared, *(made / stage for stage in SEARCHED[pipeline]), made / "index"]
+
+
+def load_system(data: Path, pipeline: str = "") -> System:
+    """The system that the last run of the pipeline left."""
+    parts = read_by_prediction(data, pipeline)
+    artifacts.check_together(*parts)
+    score, _, labels, folder, *stages, index = parts
+    saved = artifacts.load_json(score, "fusion.json")
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     unknown = next((i for t in ("[UNK]", "<unk>") if (i := tokenizer.token_to_id(t)) is not None), -1)
     return System(
-        predictor=final_predictor(
-            data / "prepare", [data / "augment", data / "classifier"], data / "index", saved["settings"]
-        ),
+        predictor=final_predictor(data / "prepare", stages, index, saved["settings"]),
         fusion=Fusion(**saved["weights"]),
         tokenizer=tokenizer,
         max_tokens=artifacts.load_json(folder, "special.json")["max_tokens"],

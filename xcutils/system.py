@@ -14,8 +14,6 @@ from xcutils.predictor import Predictor
 from xcutils.propensity import CONSTANTS, family_of, inverse_propensity
 
 VECTORS = ("concatenated", "labels", "classifiers", "docs")  # what can be searched
-# What prediction reads, beside what the score stage wrote.
-PARTS = ("prepare/train", "prepare/labels", "prepare/tokenizer", "augment", "classifier", "index")
 
 
 def inverse_propensities(train: Path, labels: Path) -> np.ndarray:
@@ -43,7 +41,7 @@ def searchers(vectors: dict[str, np.ndarray], index: Path | None, ef: int) -> di
             facts[name]["count"],
             facts[name]["dim"],
         ):  # hnswlib reads beyond its memory
-            raise UserError(f"{index} was not built over the {name} that are there now: run `dvc repro`.")
+            raise UserError(f"{index} was not built over the {name} that are there now: {artifacts.remedy(index)}.")
     return {
         name: Searcher(np.asarray(v), load_graph(index / f"{name}.hnsw", **facts[name]), ef=ef)
         for name, v in vectors.items()

@@ -71,5 +71,5 @@ def check_vocabulary(folder: Path, checkpoint: str, where: str) -> None:
     if load_tokenizer(checkpoint).get_vocab() != prepared:
         raise UserError(
             f"{where} is {checkpoint}, whose vocabulary is not the one the texts were tokenised with: set "
-            "prepare.tokenizer, embed.model and encoder.model to models of one vocabulary."
+            f"prepare.tokenizer and {where} to models of one vocabulary."
         )
