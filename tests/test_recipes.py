@@ -405,10 +405,10 @@ STAGES = YAML(typ="safe").load((ROOT / "unidec" / "dvc.yaml").read_text(encoding
 
 
 def method_of(name: str) -> dict:
-    """What the recipe changes apart from sizes; a rate only where it is 0, which freezes."""
+    """What the recipe changes apart from sizes; rates of the encoder only where they are a transformer's, or 0."""
     own, there = values(name), values(base_of(name))
     changes = {key: value for key, value in own.items() if value != there[key] and not SIZES.fullmatch(key)}
-    return {key: value for key, value in changes.items() if key not in RATES or value == 0}
+    return {key: value for key, value in changes.items() if key not in RATES or value == 0 or name in LARGE}
 
 
 def assert_sound(file: Path, rows: set[str]) -> None:
@@ -420,7 +420,7 @@ def assert_sound(file: Path, rows: set[str]) -> None:
 
 def assert_trained(folder: Path, section: str, expected: dict) -> None:
     """The stage used the recipe's values, and every step's loss was finite."""
-    used = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["params"]
+    used = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["parameters"]
     for key, value in expected.items():
         if key.startswith(f"{section}."):
             assert used[key.partition(".")[2]] == value, key
