@@ -5,7 +5,7 @@ PEERS := .venv-peers/bin/python
 export PATH := $(BIN):$(PATH)
 EXAMPLES := "Marfan syndrome" "Early infantile epileptic encephalopathy 15" "Congenital deafness with retinitis pigmentosa"
 
-.PHONY: run test lint env peers peers-env bench estimate interruptions damage mutations sweep clean
+.PHONY: run test lint env peers peers-env bench estimate interruptions damage mutations sweep study clean
 
 run: env  ## the whole pipeline on the default dataset, its metrics and three predictions
 	dvc repro
@@ -42,9 +42,10 @@ peers: env peers-env  ## PECOS, omikuji, napkinXC and BM25 on exactly our split
 	python -m benchmarks.peers --export data/peers/export --out data/peers --peers-python $(PEERS) \
 		--metrics metrics.json --timings data/peers/timings.json
 
-bench: env peers-env  ## clustering a million vectors; a classifier step at 10,000 and 1,300,000 labels
+bench: env peers-env  ## clustering a million vectors; a classifier step and label correlations at 1,300,000 labels
 	python -m benchmarks.clustering --pecos $(PEERS)
 	python -m benchmarks.classifier_step
+	python -m benchmarks.correlations
 
 estimate: env  ## the stages' estimates of memory and time against what they take, on two datasets
 	python -m benchmarks.estimate
@@ -60,6 +61,9 @@ mutations: env  ## 10,000 damaged files of every form of dataset: read or refuse
 
 sweep: env  ## K and encoder sweeps through dvc exp run --queue; tables and plots in docs/
 	python -m benchmarks.sweep
+
+study: env  ## the papers' findings, one by one, and every recipe, through dvc exp run; docs/study.md
+	python -m benchmarks.study
 
 clean:
 	rm -rf .venv .venv-peers

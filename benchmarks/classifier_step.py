@@ -57,6 +57,7 @@ def measure(n_labels: int, dim: int, batch: int, positives: int, pool: int, step
     from stages.classifier import OneVsAll, Params
     from xcutils import runtime
     from xcutils.params import load_params
+    from xcutils.points import Points
     from xcutils.ragged import Ragged
     from xcutils.training import Optimisers, Plan, train
 
@@ -68,7 +69,8 @@ def measure(n_labels: int, dim: int, batch: int, positives: int, pool: int, step
     tokens = Ragged(np.zeros(0, dtype=np.int32), np.zeros(len(positives_of) + 1, dtype=np.int64))
     frozen = SimpleNamespace(tables=[])  # never called: the documents' embeddings stand still
     docs = np.random.default_rng(1).standard_normal((len(tokens), dim), dtype=np.float32)
-    model = OneVsAll(frozen, tokens, docs, np.zeros((n_labels, dim), dtype=np.float32), positives_of, p)
+    points = Points(tokens, positives_of, None, np.zeros(0, dtype=np.int64), np.arange(len(tokens)))
+    model = OneVsAll(frozen, points, docs, np.zeros((n_labels, dim), dtype=np.float32), p)
     model.table.values.normal_()  # filled in place: a second copy would count as the steps' memory
     batches = np.arange(len(tokens)).reshape(steps, batch)
     seconds, cpu = [], []

@@ -2,7 +2,7 @@
 
 python -m benchmarks.sweep [k | loss | encoder ...] [--docs docs] [-S NAME=VALUE ...] [--fresh]
 
-reads   params.yaml; the experiments `sweep-*` of this repository (dvc exp show)
+reads   params.yaml; the experiments `sweep-*` of this repository
 writes  docs/sweeps.md, docs/sweep-{k,loss,encoder}.png; missing experiments (dvc exp run --queue)
 
 An experiment of a setting's name whose parameters are the setting's is kept, so a sweep that was stopped goes on where
@@ -13,24 +13,30 @@ known come from DVC's run cache.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import subprocess
-import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
-from ruamel.yaml import YAML
 
+from benchmarks.experiments import (
+    ROOT,
+    Experiment,
+    as_text,
+    changed,
+    differences,
+    dvc,
+    flat,
+    other_code,
+    parse,
+    results,
+    tail,
+    warn_of_changes,
+)
 from xcutils import params, runtime
 from xcutils.errors import UserError
 
-ROOT = Path(__file__).resolve().parents[1]
 POLL = 20  # seconds between two looks at the queue
 LOST = 4  # looks without a worker after which it is taken to be gone: a busy machine may miss to answer once
 STARTS = 3  # workers started again before giving up
@@ -95,11 +101,6 @@ class Setting:
         return [word for name, value in self.changes for word in ("-S", f"{name}={as_text(value)}")]
 
 
-def as_text(value: Any) -> str:
-    """The value as -S and YAML take it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 # --- settings ---------------------------------------------------------------------------------------------------------
 
 
@@ -121,53 +122,12 @@ def settings(sweep: str, tree: dict, extra: dict[str, Any] | None = None) -> lis
     return [row(group, k, {**changes, **FROZEN}) for group, changes in ENCODERS.items() for k in pair]
 
 
-def changed(tree: dict, setting: Setting) -> dict:
-    """params.yaml as the setting has it."""
-    tree = {name: dict(part) if isinstance(part, dict) else part for name, part in tree.items()}
-    for name, value in setting.changes:
-        section, _, key = name.rpartition(".")
-        part = tree.get(section) if section else tree
-        if not isinstance(part, dict) or key not in part:
-            raise UserError(f"{name} is not a parameter: params.yaml has no such line.")
-        part[key] = value
-    return tree
+def experiment(tree: dict, row: Setting) -> Experiment:
+    """The row's experiment, from params.yaml as it is."""
+    return Experiment(row.name, {"params.yaml": flat(changed(tree, dict(row.changes)))})
 
 
-def differences(tree: dict, setting: Setting) -> list[str]:
-    """The changes that make a difference to params.yaml."""
-    old, new = flat(tree), flat(changed(tree, setting))
-    return [f"{name}={as_text(new[name])}" for name, _ in setting.changes if new[name] != old[name]]
-
-
-def flat(tree: dict) -> dict[str, Any]:
-    """{section.name: value}"""
-    parts = (
-        {f"{name}.{k}": v for k, v in part.items()} if isinstance(part, dict) else {name: part}
-        for name, part in tree.items()
-    )
-    return {name: value for part in parts for name, value in part.items()}
-
-
-# --- DVC --------------------------------------------------------------------------------------------------------------
-
-
-def dvc(*arguments: str) -> str:
-    """What a dvc command prints; a UserError with its last lines if it fails."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # the worker is started as `dvc`
-    command = [sys.executable, "-m", "dvc", *arguments]
-    # Files and not pipes, which the queue's worker would keep open; a session of its own, so that Ctrl-C spares it.
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
-        where = {"cwd": ROOT, "env": {**os.environ, "PATH": path}, "stdin": subprocess.DEVNULL}
-        done = subprocess.run(command, stdout=out, stderr=errors, start_new_session=True, **where)
-        out.seek(0), errors.seek(0)
-        said, complaint = out.read(), errors.read()
-    if done.returncode:
-        raise UserError(f"`dvc {' '.join(arguments)}` failed:\n{tail(complaint or said)}")
-    return said
-
-
-def tail(text: str, lines: int = 20) -> str:
-    return "\n".join([line for line in text.splitlines() if line.strip()][-lines:])
+# --- DVC's queue ------------------------------------------------------------------------------------------------------
 
 
 def read_status(text: str) -> tuple[dict[str, str], int, int]:
@@ -182,47 +142,13 @@ def read_status(text: str) -> tuple[dict[str, str], int, int]:
     return states, workers[0], workers[1]
 
 
-def read_experiments(text: str, wanted: dict[str, dict]) -> dict[str, dict]:
-    """{experiment: its data} of `dvc exp show --json` for those that are done and have the wanted parameters.
-
-    wanted  {experiment: params.yaml as it should be}
-    """
-    found: dict[str, dict] = {}
-    for commit in json.loads(text):
-        for experiment in commit.get("experiments") or []:
-            name, state = experiment.get("name"), (experiment.get("executor") or {}).get("state")
-            if name not in wanted or name in found or state not in (None, "success"):
-                continue  # queued, running and failed ones show the metrics of the commit they start from
-            data = experiment["revs"][0].get("data") or {}
-            parameters = data.get("params", {}).get("params.yaml", {}).get("data")
-            if metrics_of(data) and parameters == wanted[name]:
-                found[name] = data
-    return found
-
-
-def metrics_of(data: dict) -> dict | None:
-    """An experiment's metrics.json."""
-    return data.get("metrics", {}).get("metrics.json", {}).get("data")
-
-
-def other_code(data: dict, root: Path) -> list[str]:
-    """The source files that an experiment ran with and that read differently now."""
-    files = {name: dep["hash"] for name, dep in data.get("deps", {}).items() if name.endswith(".py")}
-    return [name for name, old in files.items() if md5_of(root / name) != old]
-
-
-def md5_of(file: Path) -> str | None:
-    """The hash that DVC keeps of a file; None where there is none."""
-    return hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest() if file.is_file() else None
-
-
-def results(wanted: dict[str, dict]) -> dict[str, dict]:
-    """{experiment: metrics.json} of those that are there, of whichever commit, the newest first."""
-    found = read_experiments(dvc("exp", "show", "--all-commits", "--json"), wanted)
-    for name, data in found.items():
-        if files := other_code(data, ROOT):
+def metrics_of(wanted: list[Experiment]) -> dict[str, dict]:
+    """{experiment: metrics.json} of those that are there."""
+    found = results(wanted)
+    for name, (commit, _) in found.items():
+        if files := other_code(commit):
             runtime.say(f"{name} was run with an older {', '.join(files)}: --fresh runs it again.")
-    return {name: metrics_of(data) for name, data in found.items()}
+    return {name: metrics for name, (_, metrics) in found.items()}
 
 
 def queue(missing: list[Setting]) -> None:
@@ -308,7 +234,8 @@ def section(sweep: str, rows: list[Setting], found: dict[str, dict], tree: dict,
     for row in rows:
         metrics = found[row.name]
         figures = [metrics["encoder"][name] for name in FIGURES] + [metrics["fused"]["P@1"]]
-        words = " ".join(f"`{change}`" for change in differences(tree, row)) or "nothing"
+        changes = differences(flat(tree), experiment(tree, row).values["params.yaml"])
+        words = " ".join(f"`{change}`" for change in changes) or "nothing"
         lines.append(f"| {row.group}, K = {row.k} | {' | '.join(f'{v:.2f}' for v in figures)} | {words} |")
     gained = gains(rows, found)
     if gained:
@@ -379,26 +306,6 @@ def draw(sweep: str, rows: list[Setting], found: dict[str, dict], file: Path) ->
 # --- command ----------------------------------------------------------------------------------------------------------
 
 
-def parse(changes: tuple[str, ...]) -> dict[str, Any]:
-    """{name: value} of NAME=VALUE arguments, values read as YAML."""
-    out = {}
-    for change in changes:
-        name, equals, value = change.partition("=")
-        if not equals or not name:
-            raise UserError(f"-S {change}: write it as NAME=VALUE, e.g. -S encoder.epochs=3.")
-        out[name] = YAML(typ="safe").load(value)
-    return out
-
-
-def warn_of_changes() -> None:
-    """Say so if files differ from HEAD: DVC takes such changes into the experiments, and no commit holds them."""
-    command = ["git", "status", "--porcelain", "--untracked-files=no"]
-    dirty = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.split("\n")
-    code = [line[3:] for line in dirty if line[3:].startswith(("stages/", "xcutils/", "params.yaml", "dvc."))]
-    if code:
-        runtime.say(f"uncommitted changes go into the experiments: {', '.join(code)}")
-
-
 @click.command()
 @click.argument("sweeps", nargs=-1, type=click.Choice(list(SWEEPS)))
 @click.option("--docs", default=ROOT / "docs", type=click.Path(path_type=Path), help="Where to write.  [default: docs]")
@@ -411,18 +318,18 @@ def main(sweeps: tuple[str, ...], docs: Path, changes: tuple[str, ...], fresh: b
     tree, extra = params.read(ROOT / "params.yaml"), parse(changes)
     rows = {sweep: settings(sweep, tree, extra) for sweep in SWEEPS}
     every = {row.name: row for part in rows.values() for row in part}
-    wanted = {name: changed(tree, row) for name, row in every.items()}
-    for new in wanted.values():
-        params.check_file(new, ROOT / "params.yaml")  # now, and not in the middle of the night
+    for row in every.values():  # now, and not in the middle of the night
+        params.check_file(changed(tree, dict(row.changes)), ROOT / "params.yaml")
+    wanted = [experiment(tree, row) for row in every.values()]
     asked = list(dict.fromkeys(row.name for sweep in sweeps or SWEEPS for row in rows[sweep]))
     finish(list(every), minutes)
-    found = {} if fresh else results(wanted)
+    found = {} if fresh else metrics_of(wanted)
     missing = [every[name] for name in asked if name not in found]
     if missing:
         warn_of_changes()
         queue(missing)
         wait([row.name for row in missing], minutes)
-        found = results(wanted)
+        found = metrics_of(wanted)
     lost = [name for name in asked if name not in found]
     if lost:
         raise UserError(f"{', '.join(lost)}: done, but not with the wanted parameters: see `dvc exp show`.")

@@ -166,7 +166,7 @@ def main(train_dir: Path, labels_dir: Path, encoder_dir: Path, augment: Path, ga
     device = runtime.start(seed)
     inputs = [train_dir, labels_dir, encoder_dir, augment, gandalf]
     artifacts.check_together(*inputs)
-    estimates.announce("classifier", estimates.prepared(train_dir, estimates.rows(augment, "labels")))
+    estimates.announce("classifier", estimates.prepared(train_dir, labels_dir))
     is_validation = artifacts.load_array(train_dir, "is_validation")
 
     def fit_fold(fold: Fold, snapshots: Snapshots, folder: Path) -> None:

@@ -13,7 +13,7 @@ import click
 import numpy as np
 from scipy import sparse
 
-from xcutils import artifacts, runtime
+from xcutils import artifacts, estimates, runtime
 from xcutils.correlations import choose_labels, co_occurrence, glas, random_walk
 from xcutils.folds import folds
 from xcutils.params import load_params, load_top, value
@@ -60,9 +60,9 @@ def points(docs: np.ndarray, positives: Ragged, n_labels: int, p: Params, seed: 
     return {
         "docs": docs.astype(np.int32),
         "points": chosen.astype(np.int32),
-        "targets.values": targets.indices.astype(np.int32),
+        "targets.values": targets.indices.astype(np.int32, copy=False),
         "targets.offsets": targets.indptr.astype(np.int64),
-        "weights": targets.data.astype(np.float32),
+        "weights": targets.data.astype(np.float32, copy=False),
     }
 
 
@@ -77,6 +77,7 @@ def main(train: Path, labels: Path, out: Path, file: Path) -> None:
     runtime.start(seed)
     inputs = [train, labels]
     artifacts.check_together(*inputs)
+    estimates.announce("gandalf", estimates.prepared(train, labels), file)
     positives = artifacts.load_ragged(train, "positives")
     n_labels = len(artifacts.load_array(labels, "frequency"))
     refit = artifacts.load_json(train, "meta.json")["refit"]

@@ -41,3 +41,15 @@ def tiny_run(tiny_model, tmp_path_factory) -> Path:
     folder = tiny.make_project(tmp_path_factory.mktemp("run"), **tiny.small_checkpoint(tiny_model))
     tiny.run_stages(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def unidec_run(tiny_run, tiny_model, tmp_path_factory) -> Path:
+    """A folder in which the unified pipeline has run on what that run prepared, to be read and not written."""
+    import tiny
+
+    folder, stages = tiny.branch(
+        tiny_run, tmp_path_factory.mktemp("unidec"), "unidec/gandalf", **tiny.small_checkpoint(tiny_model)
+    )
+    tiny.run_stages(folder, stages)
+    return folder

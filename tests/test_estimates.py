@@ -3,12 +3,23 @@ import re
 from dataclasses import replace
 
 import pytest
-from tiny import DATASET, invoke, make_params, make_project, run_stage, run_stages, small_checkpoint, write_params
+from tiny import (
+    DATASET,
+    PIPELINE,
+    ROOT,
+    invoke,
+    make_params,
+    make_project,
+    run_stage,
+    run_stages,
+    small_checkpoint,
+    write_params,
+)
 
 from xcutils import estimates, sizes
 from xcutils.cli import ROWS, main
 from xcutils.errors import UserError
-from xcutils.estimates import STAGES, Estimate, Host, Network, Part, Sizes
+from xcutils.estimates import STAGES, UNIFIED, Estimate, Host, Network, Part, Sizes
 from xcutils.params import load_all
 from xcutils.summaries import PUBLISHED
 
@@ -141,11 +152,56 @@ def test_the_graphs_by_hand(project):
     assert estimates.index(SIZES, load_all(["index.search=exact"]), HOST).peak == estimates.BASE
 
 
+def test_label_texts_by_hand(project):
+    base = estimates.gandalf(SIZES, load_all(), HOST)
+    assert {p.name for p in base.parts} == {"interpreter", "positives", "positives of a fit"}
+    assert base.disk == 2 * 4 * 1000
+    dense = replace(SIZES, positives=100_000)  # 100 labels of a document, 20 documents of a label
+    made = estimates.gandalf(dense, load_all(["gandalf.labels=0.5", "gandalf.delta=0.1"]), HOST)
+    targets = 1 + 5 * 99
+    assert part(made, "positives by document and by label").bytes == 16 * 100_000 + 8 * 6000
+    assert part(made, "targets, twice").bytes == 16 * 5000 * targets
+    assert part(made, "counts").bytes == 30 * estimates.PAIRS  # 20 million pairs meet
+    assert made.disk == 2 * (4 * 1000 + 12 * 2500 + 8 * 2500 * targets)
+    every = estimates.gandalf(dense, load_all(["gandalf.labels=1", "gandalf.delta=0"]), HOST)
+    assert part(every, "targets, twice").bytes == 16 * 5000 * (1 + 20 * 99)
+    walk = estimates.gandalf(dense, load_all(["gandalf.labels=1", "gandalf.targets=random-walk"]), HOST)
+    assert part(walk, "targets, twice").bytes == 16 * 5000 * 11 and part(walk, "walks").bytes == 65 * 5000 * 400
+    own = estimates.gandalf(dense, load_all(["gandalf.labels=1", "gandalf.targets=self"]), HOST)
+    assert part(own, "positives of a fit").bytes == 24 * 100_000  # the targets are less than that
+
+
+def test_label_texts_are_points_of_the_classifier(project):
+    def made(*changes: str) -> Estimate:
+        given = ["gandalf.targets=self", "classifier.encoder_lr=0", "classifier.epochs=1", "classifier.cluster_from=9"]
+        return estimates.classifier(SIZES, load_all([*given, *changes]), HOST)
+
+    name = "label texts and their targets"
+    without_texts, with_texts = made(), made("gandalf.labels=0.2")
+    assert name not in {p.name for p in without_texts.parts}
+    held = 4 * 1000 * 16 + 4 * (9000 + 4000) + 8 * (3000 + 1000) + 16 * 2000
+    assert part(with_texts, name).bytes == held and "gandalf.labels (0.2)" in part(with_texts, name).remedy
+    assert with_texts.peak - without_texts.peak == pytest.approx(held + 4 * 1000 * 16)  # and as much is read from files
+    assert with_texts.disk == without_texts.disk
+    same_size = made("gandalf.labels=0.2", "gandalf.same_size=true")
+    assert part(same_size, name).bytes < held
+    assert (
+        without_texts.seconds == pytest.approx(same_size.seconds, rel=1e-3) and with_texts.seconds > same_size.seconds
+    )
+
+
 def test_scores_by_hand(project):
     made = estimates.score(SIZES, load_all(), HOST)
     assert part(made, "rankings").bytes == 8 * len(ROWS) * 100 * 200
     many = replace(SIZES, label_tokens=10**9)
     assert part(estimates.score(many, load_all(), HOST), "words that documents and labels share").bytes == 45e9
+
+
+def test_the_unified_method_has_no_row_of_shared_words(project):
+    params = load_all(file=ROOT / "unidec" / "params.yaml")
+    few, many = (UNIFIED["score"](replace(SIZES, label_tokens=n), params, HOST) for n in (10**3, 10**9))
+    assert few.parts == many.parts and few.seconds == many.seconds
+    assert UNIFIED["gandalf"](SIZES, params, HOST) == STAGES["gandalf"](SIZES, load_all(), HOST)
 
 
 def test_auxiliary_vectors_grow_with_k_up_to_the_labels(project):
@@ -154,6 +210,10 @@ def test_auxiliary_vectors_grow_with_k_up_to_the_labels(project):
 
     assert peak(0) < peak(100) < peak(5000) == peak(10**9)
     assert peak(100) - peak(0) == pytest.approx(4 * 4 * 100 * 16)
+
+
+def test_every_stage_of_the_pipeline_has_an_estimate():
+    assert list(STAGES) == list(PIPELINE["stages"])
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -175,6 +235,8 @@ def test_more_data_takes_more(project, stage):
         ("encoder", ["encoder.kind=bi-gru", "encoder.hidden=4000"], "encoder.hidden (4000)"),
         ("encoder", ["encoder.buckets=500000000"], "encoder.buckets (500000000)"),
         ("encoder", ["K=1000000000", "encoder.ngrams=1"], "lower K"),
+        ("gandalf", ["gandalf.labels=1", "gandalf.delta=0.01"], "raise gandalf.delta (0.01)"),
+        ("gandalf", ["gandalf.labels=1", "gandalf.targets=random-walk", "gandalf.walk=9000"], "gandalf.walk (9000)"),
         ("index", ["index.m=1000"], "index.m (1000)"),
         ("score", ["score.shortlist=100000", "index.search=exact"], "score.shortlist (100000)"),
     ],
@@ -266,7 +328,7 @@ def estimated(folder, *args) -> str:
 def test_xc_estimate_prints_every_stage_of_the_dataset_in_params_yaml(project):
     lines = estimated(project).splitlines()
     assert "N = 60 documents, L = 40 labels" in lines[0] and "D = 16" in lines[0]
-    assert [line.split()[0] for line in lines[2:10]] == list(STAGES)
+    assert [line.split()[0] for line in lines[2 : 2 + len(STAGES)]] == list(STAGES)
     assert lines[-1].startswith("All stages fit into the ")
 
 

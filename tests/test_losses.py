@@ -278,3 +278,96 @@ def test_without_positives_the_losses_are_finite(kind):
     loss.backward()
     assert torch.isfinite(loss) and torch.isfinite(x.grad).all()
     assert kind == "bce" or loss.item() == 0
+
+
+@pytest.mark.parametrize("kind", ["decoupled_softmax", "supcon", "bce"])
+@pytest.mark.parametrize("size", [1, 7, 20, 47])
+def test_chunks_of_labels_change_nothing(kind, size, monkeypatch):
+    """One label at a time, some, and all but one; 6 documents against 8 labels are 48 scores."""
+    found = []
+    for most in (1 << 24, size):
+        monkeypatch.setattr(losses, "SCORES", most)
+        given = pairs(1)
+        x, labels = given.pop("x").requires_grad_(), given.pop("labels").requires_grad_()
+        loss = getattr(losses, kind)(x, labels, **given, tau=0.3)
+        found.append([loss.detach(), *torch.autograd.grad(2 * loss, (x, labels))])
+    for whole, parts in zip(*found):
+        torch.testing.assert_close(whole, parts)
+
+
+@pytest.mark.parametrize("kind", ["decoupled_softmax", "supcon", "bce"])
+def test_what_needs_no_gradient_gets_none(kind):
+    given = pairs(2)
+    labels = given.pop("labels").requires_grad_()
+    getattr(losses, kind)(given.pop("x"), labels, **given, tau=0.3).backward()
+    assert torch.isfinite(labels.grad).all() and labels.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("most", [1 << 24, 13])
+def test_bce_on_some_labels_has_the_gradient_of_all(monkeypatch, most):
+    monkeypatch.setattr(losses, "SCORES", most)
+    whole, some = [], []
+    for formed, out in ((None, whole), (3, some)):
+        given = pairs(1)
+        x, labels = given.pop("x").requires_grad_(), given.pop("labels").requires_grad_()
+        loss = losses.bce(x, labels, **given, tau=0.5, formed=formed)
+        out += [loss.item(), *torch.autograd.grad(loss, (x, labels))]
+    torch.testing.assert_close(whole[1:], some[1:])
+    given = pairs(1)
+    inside = given["columns"] < 3
+    kept = {name: given[name][inside] for name in ("rows", "columns", "weights")}
+    first = losses.bce(given["x"], given["labels"][:3], **kept, tau=0.5).item()
+    assert some[0] == pytest.approx(first * 8 / 3)
+
+
+def contrastive_by_hand(scores, is_positive, positive, c, d, k) -> float:
+    pull = [-math.log(c * math.exp(d * (s - 1))) for row in positive for s in row if math.isfinite(s)]
+    push = []
+    for b, row in enumerate(scores):
+        hardest = sorted((s for s, known in zip(row, is_positive[b]) if not known), reverse=True)[:k]
+        push += [-math.log(1 - c * math.exp(d * (s - 1))) for s in hardest]
+    return sum(pull) / max(1, len(pull)) + sum(push) / max(1, len(push))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_contrastive_is_the_loops(seed):
+    scores, is_positive = instance(seed)
+    scores = scores.tanh()
+    columns = sampled_columns(is_positive, 2, seed)
+
+    def by_hand(rows):
+        positive = gathered(torch.tensor(rows, dtype=torch.float64), columns, 2).tolist()
+        return contrastive_by_hand(rows, is_positive.tolist(), positive, 0.9, 1.5, 3)
+
+    def loss(s):
+        return losses.contrastive(s, is_positive, gathered(s, columns, 2), contrast=0.9, slope=1.5, k=3)
+
+    assert_same_gradient(loss, by_hand, scores)
+
+
+def pairwise_by_hand(positive, negative, tau) -> float:
+    terms = [
+        -math.log(math.exp(p / tau) / (math.exp(p / tau) + math.exp(n / tau)))
+        for good, bad in zip(positive, negative)
+        for p in good
+        for n in bad
+        if math.isfinite(p) and math.isfinite(n)
+    ]
+    return sum(terms) / max(1, len(terms))
+
+
+def test_pairwise_is_the_loops_and_leaves_out_what_is_not_there():
+    positive = torch.tensor([[0.3, 0.1], [0.5, math.inf], [math.inf, math.inf]], dtype=torch.float64)
+    negative = torch.tensor([[0.2, -math.inf], [0.4, 0.6], [0.1, 0.2]], dtype=torch.float64)
+    wanted = pairwise_by_hand(positive.tolist(), negative.tolist(), 0.2)
+    assert losses.pairwise(positive, negative, tau=0.2).item() == pytest.approx(wanted)
+    nothing = torch.full((2, 1), -math.inf, dtype=torch.float64)
+    assert losses.pairwise(positive[:2], nothing, tau=0.2).item() == 0
+
+
+def test_pairwise_gradients_are_finite_where_something_is_not_there():
+    scores = torch.tensor([[0.3, 0.1, 0.2], [0.5, 0.4, 0.6]], dtype=torch.float64, requires_grad=True)
+    positive = scores[:, :1].masked_fill(torch.tensor([[False], [True]]), math.inf)
+    negative = scores[:, 1:].masked_fill(torch.tensor([[False, True], [False, False]]), -math.inf)
+    losses.pairwise(positive, negative, tau=0.1).backward()
+    assert torch.isfinite(scores.grad).all() and scores.grad[1].abs().sum() == 0 and scores.grad[0, 0] < 0

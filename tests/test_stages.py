@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from tiny import (
     DATASET,
+    EVERY,
     LABELS,
     NAMED,
-    PIPELINE,
+    PIPELINES,
     RECIPROCAL,
     ROOT,
     SETTINGS,
@@ -25,6 +26,7 @@ from tiny import (
     arguments,
     branch,
     dataset_rows,
+    home,
     label_id,
     make_params,
     make_project,
@@ -337,7 +339,7 @@ def test_tables_add_up_to_the_metrics(tiny_run, data):
 
 
 def test_every_plot_finds_its_columns(tiny_run):
-    for plot in PIPELINE["plots"]:
+    for plot in PIPELINES[""]["plots"]:
         for name, facts in plot.items():
             sources = facts["y"] if isinstance(facts["y"], dict) else {name: facts["y"]}
             for file, wanted in sources.items():
@@ -524,17 +526,17 @@ def test_without_refit_the_models_that_chose_are_used(change):
 
 # --- what goes wrong --------------------------------------------------------------------------------------------------
 
-READS = [(stage, dep) for stage in STAGES for dep in STAGES[stage]["deps"] if dep.startswith("data/")]
+READS = [(stage, dep) for stage in EVERY for dep in EVERY[stage]["deps"] if "data" in Path(dep).parts]
 READS.remove(("cluster", "data/prepare/train"))  # looked at for centroids only
 
 
 @pytest.mark.parametrize("stage, dep", READS)
-def test_an_unfinished_input_is_refused_and_no_output_is_left(tiny_run, tiny_model, tmp_path, stage, dep):
-    folder, _ = branch(tiny_run, tmp_path / "branch", stage, **small_checkpoint(tiny_model))
-    parts = Path(dep).parts[:2]  # the link that stands for the input's stage becomes a copy that can be damaged
-    linked = folder.joinpath(*parts)
-    linked.unlink()
-    shutil.copytree(tiny_run.joinpath(*parts), linked)
+def test_an_unfinished_input_is_refused_and_no_output_is_left(tiny_run, unidec_run, tiny_model, tmp_path, stage, dep):
+    base = tiny_run if stage in STAGES else unidec_run
+    folder, _ = branch(base, tmp_path / "branch", stage, **small_checkpoint(tiny_model))
+    linked = next(place for place in map(home, EVERY) if Path(dep).is_relative_to(place))
+    (folder / linked).unlink()  # the link that stands for the input's stage becomes a copy that can be damaged
+    shutil.copytree(base / linked, folder / linked)
     (folder / dep / "manifest.json").unlink()
     result = run_stage(folder, stage)
     last = result.stderr.splitlines()[-1]  # what was said of earlier work may stand above it
@@ -546,9 +548,10 @@ def test_an_unfinished_input_is_refused_and_no_output_is_left(tiny_run, tiny_mod
 
 
 def assert_nothing_left(folder: Path, stage: str) -> None:
-    """Neither the stage's folder nor a draft of it."""
-    assert not [path for path in (folder / "data").iterdir() if stage in path.name]
-    assert stage != "score" or not (folder / "metrics.json").exists()
+    """Neither the stage's folder nor a draft of it, nor metrics."""
+    place = folder / home(stage)
+    assert not place.parent.exists() or not [path for path in place.parent.iterdir() if place.name in path.name]
+    assert place.name != "score" or not (place.parent.parent / "metrics.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -150,3 +150,51 @@ def test_a_step_forgets_its_gradients():
 def test_numpy_shows_the_values():
     table = RowTable(values(), lr=0.1)
     assert (table.numpy() == values().numpy()).all()
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_with_momentum_it_steps_like_sgd(whole):
+    """All rows at once are torch's SGD; of some rows, those of a table that has these alone."""
+    rows = torch.arange(ROWS) if whole else draw(0, 7)
+    table = RowTable(values(), lr=0.05, momentum=0.9, weight_decay=0.01)
+    theirs = torch.nn.Parameter(values()[rows])
+    sgd = torch.optim.SGD([theirs], lr=0.05, momentum=0.9, weight_decay=0.01)
+    for step in range(30):
+        scale = 1 - step / 30
+        bowl(table.rows(None if whole else rows), step).backward()
+        table.step(scale)
+        sgd.param_groups[0]["lr"] = 0.05 * scale
+        sgd.zero_grad()
+        bowl(theirs, step).backward()
+        sgd.step()
+    torch.testing.assert_close(table.values[rows], theirs.data, rtol=1e-10, atol=1e-10)
+    others = torch.ones(ROWS, dtype=torch.bool).index_fill(0, rows, False)
+    assert torch.equal(table.values[others], values()[others])
+
+
+def test_momentum_is_saved_and_restored():
+    tables = [RowTable(values(), lr=0.1, momentum=0.9) for _ in range(2)]
+    for step in range(3):
+        bowl(tables[0].rows(draw(step, 5)), step).backward()
+        tables[0].step()
+    tables[1].values.copy_(tables[0].values)
+    tables[1].restore({name: tensor.clone() for name, tensor in tables[0].state().items()})
+    for table in tables:
+        bowl(table.rows(draw(9, 5)), 9).backward()
+        table.step()
+    assert torch.equal(tables[0].values, tables[1].values)
+
+
+def test_gradients_that_are_merged_early_make_the_same_step():
+    early, late = RowTable(values(), lr=0.05), RowTable(values(), lr=0.05)
+    for step in range(5):
+        for table in (early, late):
+            waiting = table.rows(draw(step, 4))  # its gradient comes last
+            for part in range(3):
+                bowl(table.rows(draw(10 * step + part, 6)), part).backward()
+                if table is early:
+                    table.merge()
+                    assert len(table.gradients()) == 1
+            bowl(waiting, 7).backward()
+            table.step()
+    torch.testing.assert_close(early.values, late.values, rtol=1e-12, atol=1e-12)

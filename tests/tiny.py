@@ -1,4 +1,7 @@
-"""A dataset small enough to run every stage in seconds, and the means to run them as dvc.yaml would."""
+"""A dataset small enough to run every stage in seconds, and the means to run them as the dvc.yaml files would.
+
+A stage of the unified pipeline has its folder before its name: `unidec/train`.
+"""
 
 import csv
 import gzip
@@ -8,7 +11,6 @@ import json
 import os
 import shlex
 from collections.abc import Iterable
-from copy import deepcopy
 from itertools import product
 from pathlib import Path
 
@@ -18,8 +20,18 @@ from click.testing import CliRunner, Result
 from ruamel.yaml import YAML
 
 ROOT = Path(__file__).resolve().parent.parent
-PIPELINE = YAML(typ="safe").load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))
-STAGES = PIPELINE["stages"]
+
+
+def load_yaml(file: str) -> dict:
+    """A file of the project."""
+    return YAML(typ="safe").load((ROOT / file).read_text(encoding="utf-8"))
+
+
+PIPELINES = {folder: load_yaml(f"{folder}dvc.yaml") for folder in ("", "unidec/")}
+STAGES = PIPELINES[""]["stages"]
+UNIFIED = {f"unidec/{name}": facts for name, facts in PIPELINES["unidec/"]["stages"].items()}
+EVERY = STAGES | UNIFIED
+PARAMS, UNIDEC = "params.yaml", "unidec/params.yaml"
 DATASET = "data/raw/tiny"
 
 LOOKS, COLOURS, THINGS = ("small", "large", "flat"), ("red", "green", "blue"), ("box", "ball", "cup", "lid", "jar")
@@ -29,7 +41,7 @@ TRAIN, TEST = 60, 20
 NAMED = 10  # so many labels are also training docs; the next six are also test docs
 RECIPROCAL = 6
 
-# What differs from the project's own params.yaml: fewer of everything, and what learning so little depends on.
+# What differs from the project's own parameter files: fewer of everything, and what learning so little depends on.
 SETTINGS = {
     "K": 12,
     "dataset": DATASET,
@@ -52,6 +64,20 @@ SETTINGS = {
     "classifier.dropout": 0.2,
     "index.m": 8,
     "score.neighbours": 5,
+    f"{UNIDEC}:beta": 2,
+    f"{UNIDEC}:eta": 2,
+    f"{UNIDEC}:train.buckets": 64,
+    f"{UNIDEC}:train.hidden": 8,
+    f"{UNIDEC}:train.epochs": 3,
+    f"{UNIDEC}:train.refresh": 2,
+    f"{UNIDEC}:train.batch_size": 16,
+    f"{UNIDEC}:train.warmup": 1,
+    f"{UNIDEC}:train.lr": 0.01,
+    f"{UNIDEC}:train.head_lr": 0.005,
+    f"{UNIDEC}:train.classifier_lr": 0.02,
+    f"{UNIDEC}:train.classifier_dropout": 0.2,
+    f"{UNIDEC}:index.m": 8,
+    f"{UNIDEC}:score.neighbours": 5,
 }
 
 
@@ -128,18 +154,27 @@ def encode(form: str, rows: list[dict]) -> bytes:
     return gzip.compress(content) if form.endswith(".gz") else content
 
 
-def make_params(**changes) -> dict:
-    """The project's parameters with SETTINGS and then `changes` put in; names as in `dvc exp run -S`."""
-    tree = deepcopy(YAML(typ="safe").load((ROOT / "params.yaml").read_text(encoding="utf-8")))
+def make_params(file: str = PARAMS, **changes) -> dict:
+    """A parameter file of the project with SETTINGS and then `changes` put in; names as in `dvc exp run -S`."""
+    tree = load_yaml(file)
     for name, value in {**SETTINGS, **changes}.items():
-        *section, key = name.split(".")
-        (tree[section[0]] if section else tree)[key] = value
+        place, _, name = name.rpartition(":")
+        if (place or PARAMS) == file:
+            *section, key = name.split(".")
+            (tree[section[0]] if section else tree)[key] = value
     return tree
 
 
-def write_params(folder: Path, tree: dict) -> None:
-    with open(folder / "params.yaml", "w", encoding="utf-8") as file:
-        YAML().dump(tree, file)
+def write_params(folder: Path, tree: dict, file: str = PARAMS) -> None:
+    (folder / file).parent.mkdir(parents=True, exist_ok=True)
+    with open(folder / file, "w", encoding="utf-8") as out:
+        YAML().dump(tree, out)
+
+
+def write_all_params(folder: Path, **changes) -> None:
+    """The parameter files of both pipelines."""
+    for file in (PARAMS, UNIDEC):
+        write_params(folder, make_params(file, **changes), file)
 
 
 def make_checkpoint(folder: Path) -> Path:
@@ -163,14 +198,24 @@ def make_checkpoint(folder: Path) -> Path:
 
 def small_checkpoint(folder: Path) -> dict[str, str]:
     """The settings that put the checkpoint in `folder` in place of the default one."""
-    return {name: str(folder) for name in ("prepare.tokenizer", "embed.model", "encoder.model")}
+    names = ("prepare.tokenizer", "embed.model", "encoder.model", f"{UNIDEC}:train.model")
+    return {name: str(folder) for name in names}
+
+
+def module(stage: str):
+    """The module of the stage's code."""
+    return importlib.import_module(shlex.split(EVERY[stage]["cmd"])[2])
 
 
 def arguments(stage: str) -> list[str]:
     """What dvc.yaml puts on the stage's command line."""
-    words = shlex.split(STAGES[stage]["cmd"].replace("${dataset}", DATASET))
-    assert words[:3] == ["python", "-m", f"stages.{stage}"]
-    return words[3:]
+    return shlex.split(EVERY[stage]["cmd"].replace("${dataset}", DATASET))[3:]
+
+
+def home(stage: str) -> Path:
+    """The folder that the stage writes."""
+    folder, _, name = stage.rpartition("/")
+    return Path(folder, "data", name)
 
 
 def invoke(folder: Path, command, args: Iterable, text: str | None = None) -> Result:
@@ -181,7 +226,7 @@ def invoke(folder: Path, command, args: Iterable, text: str | None = None) -> Re
 
 
 def run_stage(folder: Path, stage: str) -> Result:
-    return invoke(folder, importlib.import_module(f"stages.{stage}").main, arguments(stage))
+    return invoke(folder, module(stage).main, arguments(stage))
 
 
 def run_stages(folder: Path, stages: Iterable[str] = STAGES) -> dict[str, str]:
@@ -195,18 +240,24 @@ def run_stages(folder: Path, stages: Iterable[str] = STAGES) -> dict[str, str]:
 
 
 def make_project(folder: Path, files: dict[str, list[dict]] | None = None, **changes) -> Path:
-    """A folder with the tiny dataset (or these files) and params.yaml, in which nothing has run yet."""
+    """A folder with the tiny dataset (or these files) and parameters, in which nothing has run yet."""
     write_dataset(folder / DATASET, files)
-    write_params(folder, make_params(**changes))
+    write_all_params(folder, **changes)
     return folder
+
+
+def link_before(base: Path, folder: Path, first: str) -> list[str]:
+    """Have the stages before `first` in the folder be those of `base`; the stages of its pipeline that are left."""
+    names = list(STAGES) if first in STAGES else ["prepare", *UNIFIED]
+    place = names.index(first)
+    for name in ["raw", *names[:place]]:
+        (folder / home(name)).parent.mkdir(parents=True, exist_ok=True)
+        os.symlink((base / home(name)).resolve(), folder / home(name))
+    return names[place:]
 
 
 def branch(base: Path, folder: Path, first: str, **changes) -> tuple[Path, list[str]]:
     """(a project whose stages before `first` are those of `base`, the stages that are left to run)."""
-    names = list(STAGES)
-    place = names.index(first)
-    (folder / "data").mkdir(parents=True)
-    for name in ["raw", *names[:place]]:
-        os.symlink((base / "data" / name).resolve(), folder / "data" / name)
-    write_params(folder, make_params(**changes))
-    return folder, names[place:]
+    left = link_before(base, folder, first)
+    write_all_params(folder, **changes)
+    return folder, left

@@ -43,7 +43,8 @@ BIAS = -8.0  # of the binary cross-entropy, at first: hardly any pair is a posit
 @dataclass(frozen=True)
 class Params(Architecture, Trained):
     dim: int = value(low=0)  # of each head; 0 = the encoder's
-    head_dropout: float = value(low=0, high=0.95)
+    head_dropout: float = value(low=0, high=0.95)  # of the head that is compared with label texts
+    classifier_dropout: float = value(low=0, high=0.95)  # of the head that is compared with classifiers
     encoder_loss: Literal["decoupled-softmax", "supcon", "bce", "decoupled-softmax+bce", "supcon+bce"]
     classifier_loss: Literal["decoupled-softmax", "supcon", "bce", "decoupled-softmax+bce", "supcon+bce", "none"]
     share: float = value(low=0, high=1)  # of the encoder head's loss in the sum; the classifiers' has the rest
@@ -51,7 +52,9 @@ class Params(Architecture, Trained):
     tau: float = value(above=0)  # temperature of the softmax losses
     bce_tau: float = value(above=0)  # temperature of the binary cross-entropy
     bce_weight: float = value(low=0)  # of the binary cross-entropy where it is added to a softmax loss
+    extra: int = value(low=0)  # labels drawn at random into the classifiers' pool, whoever they belong to
     start: Literal["labels", "random"]  # the classifiers' first values: the label embeddings, or small random ones
+    classifier_from: int = value(low=0)  # first epoch (from 0) with classifiers; before it the encoder trains alone
     batches: Literal["clustered", "random"]  # a batch is a cluster of documents, or drawn at random
     refresh: int = value(low=1)  # epochs between two clusterings and minings
     lr: float = value(above=0)  # of the encoder
@@ -68,34 +71,62 @@ class Unified:
         self.device = runtime.device()
         self.pool = LabelPool(points.positives, len(labels), points.weights)
         self.miner: Miner | None = None
-        self.table = RowTable(self._first_classifiers().to(self.device), lr=p.classifier_lr)
+        self.table = RowTable(
+            torch.zeros(len(labels) if model.label else 0, model.size).to(self.device), p.classifier_lr
+        )
+        self.joined = np.zeros(1, dtype=bool)  # whether the classifiers are being trained
+        self.start_classifiers()
         self.bias = torch.nn.ParameterDict({"bias": torch.nn.Parameter(torch.tensor(BIAS, device=self.device))})
         for table in model.tables:
             table.lr = p.lr
 
-    def _first_classifiers(self) -> torch.Tensor:
+    def join(self, epoch: int) -> None:
+        """From `classifier_from` on the classifiers train along, started from the encoder's head as it is then.
+
+        Differs from: the source trains both from the start. Rows of rare labels that start from an encoder which has
+        learnt something are better at the end.
+        """
+        if self.model.label is None or epoch < self.p.classifier_from:
+            return
+        if epoch and epoch == self.p.classifier_from:
+            self.start_classifiers()
+        self.joined[:] = True
+
+    def start_classifiers(self) -> None:
+        """The classifiers' first values, and their head's."""
         if self.model.label is None:
-            return torch.zeros(0, self.model.size)
+            return
         if self.p.start == "random":
-            return RANDOM * torch.randn(len(self.labels), self.model.size)
-        return torch.from_numpy(unit(encode(self.model, self.labels)[:, self.model.size :]))
+            self.table.values.copy_(RANDOM * torch.randn(self.table.values.shape))
+            return
+        self.model.label.load_state_dict(self.model.text.state_dict())
+        self.table.values.copy_(torch.from_numpy(self.label_embeddings()))
+
+    def label_embeddings(self) -> np.ndarray:
+        """(L, d) n(Phi_D(z)) as it is now."""
+        return unit(encode(self.model, self.labels)[:, : self.model.size])
 
     def loss(self, points: np.ndarray, rng: np.random.Generator) -> torch.Tensor:
         """The batch's loss over one pool of labels: positives drawn for each point, and negatives mined for it."""
-        drawn = sample_positives(self.points.positives, points, self.top.beta, rng).values
+        drawn = [sample_positives(self.points.positives, points, self.top.beta, rng).values]
         if self.miner is not None:
-            drawn = np.concatenate([drawn, self.miner.draw(points, self.top.eta, rng).values])
-        pool = np.unique(drawn).astype(np.int64)
-        texts = concatenate(self.points.tokens.take(points), self.labels.take(pool))
-        text, label = self.model.both(texts)
-        count, targets = len(points), self.pool.targets(points, pool)
-        known = [None if part is None else torch.from_numpy(part).to(self.device) for part in targets]
-        total = self._loss(self.p.encoder_loss, text[:count], text[count:], known)
-        if self.p.classifier_loss == "none":
+            drawn.append(self.miner.draw(points, self.top.eta, rng).values)
+        pool = np.unique(np.concatenate(drawn)).astype(np.int64)
+        text, label = self.model.both(concatenate(self.points.tokens.take(points), self.labels.take(pool)))
+        count = len(points)
+        total = self._loss(self.p.encoder_loss, text[:count], text[count:], self._known(points, pool))
+        if not self.joined[0]:
             return total
+        if self.p.extra:
+            pool = np.union1d(pool, rng.integers(0, len(self.labels), self.p.extra))
         rows = F.normalize(self.table.rows(torch.from_numpy(pool).to(self.device)), dim=1)
-        other = self._loss(self.p.classifier_loss, label[:count], rows, known)
+        other = self._loss(self.p.classifier_loss, label[:count], rows, self._known(points, pool))
         return self.p.share * total + (1 - self.p.share) * other
+
+    def _known(self, points: np.ndarray, pool: np.ndarray) -> list[torch.Tensor | None]:
+        """Row, column and soft target of every known positive of the points in the pool."""
+        targets = self.pool.targets(points, pool)
+        return [None if part is None else torch.from_numpy(part).to(self.device) for part in targets]
 
     def _loss(self, kind: str, x: torch.Tensor, labels: torch.Tensor, known: list) -> torch.Tensor:
         """One head's loss: a softmax, a binary cross-entropy, or their weighted sum."""
@@ -122,7 +153,7 @@ class Unified:
 
     def vectors(self) -> dict[str, np.ndarray]:
         """What a new text is compared with: labels (L, d), classifiers (L, d), and both one after the other."""
-        labels = unit(encode(self.model, self.labels)[:, : self.model.size])
+        labels = self.label_embeddings()
         if self.model.label is None:
             return {"labels": labels}
         classifiers = unit(self.table.numpy())
@@ -143,9 +174,10 @@ class PickSome:
     def memory(self) -> dict[str, np.ndarray]:
         """The live arrays that an epoch's batches depend on."""
         mined = {} if self.model.miner is None else {"mined": self.model.miner.near}
-        return {"clusters": self.clusters} | mined
+        return {"clusters": self.clusters, "joined": self.model.joined} | mined
 
     def __call__(self, epoch: int, rng: np.random.Generator) -> list[np.ndarray]:
+        self.model.join(epoch)
         clustered = self.p.batches == "clustered"
         if epoch % self.p.refresh == 0 and (clustered or self.model.miner is not None):
             self._refresh(epoch)
@@ -164,29 +196,29 @@ class PickSome:
             count = max(1, round(len(self.todo) / self.p.batch_size))
             self.clusters[:] = balanced_clusters(queries, count, seed=self.top.seed + epoch)
         if model.miner is not None:
-            model.miner.refresh(self.todo, queries, model.vectors()["labels"], seed=self.top.seed + epoch)
+            model.miner.refresh(self.todo, queries, model.label_embeddings(), seed=self.top.seed + epoch)
 
 
 def fit(model: Unified, fold: Fold, excluded, p: Params, top: UnifiedTop, snapshots: Snapshots) -> Outcome:
     """Train on the fold's points.
 
-    excluded  (N, L) binary  pairs that may not be predicted
+    excluded  (N + m, L) binary  pairs that may not be predicted; label texts have none
     """
     points, n_labels = model.points, len(model.labels)
     if top.eta:
-        known = points.positives.csr(n_labels)
-        known[: points.n_docs] += excluded
-        model.miner = Miner(known, top.eta * p.refresh)
+        model.miner = Miner(points.positives.csr(n_labels) + excluded, top.eta * p.refresh)
     truth = points.positives.take(fold.validation).csr(n_labels)
 
     def validate(_: int) -> dict[str, float]:
-        queries, vectors = encode(model.model, points.tokens.take(fold.validation)), model.vectors()
-        labels = vectors.get("concatenated", vectors["labels"])
-        return validation_figures(queries, labels, truth, excluded[fold.validation])
+        queries = encode(model.model, points.tokens.take(fold.validation))
+        if model.joined[0]:
+            return validation_figures(queries, model.vectors()["concatenated"], truth, excluded[fold.validation])
+        queries = unit(queries[:, : model.model.size])
+        return validation_figures(queries, model.label_embeddings(), truth, excluded[fold.validation])
 
     encoder = model.model.encoder
     heads = torch.nn.ModuleList(part for part in (model.model.text, model.model.label, model.bias) if part is not None)
-    return fit_model(
+    outcome = fit_model(
         "train",
         model,
         fold,
@@ -201,6 +233,9 @@ def fit(model: Unified, fold: Fold, excluded, p: Params, top: UnifiedTop, snapsh
         validate=validate,
         snapshots=snapshots,
     )
+    if outcome.epochs <= p.classifier_from:  # the kept weights are older than the classifiers that joined, if any did
+        model.start_classifiers()
+    return outcome
 
 
 def save_fold(folder: Path, model: Unified, outcome: Outcome) -> None:
@@ -228,16 +263,14 @@ def main(train_dir: Path, labels_dir: Path, tokenizer: Path, gandalf: Path, out:
     check_vocabulary(tokenizer, p.model, "train.model")
     estimates.announce("train", estimates.prepared(train_dir, labels_dir), file)
     special = artifacts.load_json(tokenizer, "special.json")
-    labels = artifacts.load_ragged(labels_dir, "tokens")
+    labels, dropouts = artifacts.load_ragged(labels_dir, "tokens"), (p.head_dropout, p.classifier_dropout)
 
     def fit_fold(fold: Fold, snapshots: Snapshots, folder: Path) -> None:
         torch.manual_seed(top.seed)
         points = load_points(train_dir, labels_dir, gandalf / fold.name)
         encoder = p.build([points.tokens.take(fold.fit), labels], special)
-        heads = TwoHeads(
-            encoder, dim=p.dim or encoder.dim, dropout=p.head_dropout, classifier=p.classifier_loss != "none"
-        )
-        excluded = pair_matrix(artifacts.load_array(train_dir, "filter"), (points.n_docs, len(labels)))
+        heads = TwoHeads(encoder, dim=p.dim or encoder.dim, classifier=p.classifier_loss != "none", dropouts=dropouts)
+        excluded = pair_matrix(artifacts.load_array(train_dir, "filter"), (len(points.tokens), len(labels)))
         model = Unified(move(heads, device), points, labels, p, top)
         save_fold(folder, model, fit(model, fold, excluded, p, top, snapshots))
 

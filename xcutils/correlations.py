@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from scipy import sparse
 
-PAIRS = 1 << 27  # co-occurrences counted at once, at most, unless one label alone has more
+PAIRS = 1 << 22  # co-occurrences counted at once, at most, unless one label alone has more
+
+Strength = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
 def co_occurrence(positives: sparse.csr_matrix, delta: float, pairs: int = PAIRS) -> sparse.csr_matrix:
@@ -17,7 +19,7 @@ def co_occurrence(positives: sparse.csr_matrix, delta: float, pairs: int = PAIRS
 
     positives  (N, L) binary
     """
-    return _from_counts(positives, lambda counts, own, other: counts / own, delta, 1.0, pairs)
+    return _from_counts(positives, lambda counts, frequency, rows, _: counts / frequency[rows], delta, pairs)
 
 
 def glas(positives: sparse.csr_matrix, delta: float, pairs: int = PAIRS) -> sparse.csr_matrix:
@@ -27,31 +29,32 @@ def glas(positives: sparse.csr_matrix, delta: float, pairs: int = PAIRS) -> spar
     threshold; over all pairs every absent one would be a half.
     """
 
-    def symmetric(counts: np.ndarray, own: np.ndarray, other: np.ndarray) -> np.ndarray:
-        return (counts / own + counts / other) / 2
+    def symmetric(counts: np.ndarray, frequency: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        return (counts / frequency[rows] + counts / frequency[columns]) / 2
 
-    made = _from_counts(positives, symmetric, delta, 1.0, pairs)
+    made = _from_counts(positives, symmetric, delta, pairs)
     made.data = (1 / (1 + np.exp(-made.data))).astype(np.float32)
     return made
 
 
-def _from_counts(positives, strength: Callable, delta: float, diagonal: float, pairs: int) -> sparse.csr_matrix:
-    """The strengths above delta, row block by row block.
+def _from_counts(positives, strength: Strength, delta: float, pairs: int) -> sparse.csr_matrix:
+    """The strengths above delta, 1 on the diagonal, row block by row block.
 
-    strength  (counts, own frequency, the other's frequency) -> strength, all of one length
+    strength  (counts, frequency (L,), rows, columns) -> strength of each count
     """
-    docs_of = positives.T.tocsr().astype(np.float32)  # (L, N)
-    positives = positives.tocsr().astype(np.float32)
+    positives = positives.tocsr().astype(np.float32, copy=False)
+    docs_of = positives.T.tocsr()  # (L, N)
     frequency = np.diff(docs_of.indptr).astype(np.float64)
     parts = []
     for start, stop in _row_blocks(docs_of, positives, pairs):
-        counts = (docs_of[start:stop] @ positives).tocoo()
-        rows, columns = counts.row + start, counts.col
-        values = strength(counts.data.astype(np.float64), frequency[rows], frequency[columns])
+        counts = docs_of[start:stop] @ positives
+        rows, columns = np.repeat(np.arange(start, stop), np.diff(counts.indptr)), counts.indices
+        values = strength(counts.data.astype(np.float64), frequency, rows, columns)
         kept = (values > delta) & (rows != columns)
-        block = (values[kept].astype(np.float32), (rows[kept] - start, columns[kept]))
-        parts.append(sparse.csr_matrix(block, (stop - start, positives.shape[1])))
-    return _with_diagonal(sparse.vstack(parts, format="csr") if parts else sparse.csr_matrix((0, 0)), diagonal)
+        offsets = np.searchsorted(rows[kept], np.arange(start, stop + 1))
+        block = (values[kept].astype(np.float32), columns[kept], offsets)
+        parts.append(_with_diagonal(sparse.csr_matrix(block, (stop - start, positives.shape[1])), start))
+    return sparse.vstack(parts, format="csr") if parts else sparse.csr_matrix((0, 0), dtype=np.float32)
 
 
 def _row_blocks(docs_of: sparse.csr_matrix, positives: sparse.csr_matrix, pairs: int) -> Iterator[tuple[int, int]]:
@@ -66,11 +69,11 @@ def _row_blocks(docs_of: sparse.csr_matrix, positives: sparse.csr_matrix, pairs:
         start = stop
 
 
-def _with_diagonal(matrix: sparse.csr_matrix, value: float) -> sparse.csr_matrix:
-    """The matrix, whose diagonal is empty, with this value on it; rows sorted by column."""
-    made = (matrix + value * sparse.identity(matrix.shape[0], dtype=np.float32, format="csr")).tocsr()
+def _with_diagonal(rows: sparse.csr_matrix, start: int) -> sparse.csr_matrix:
+    """Rows `start` and following of a matrix whose diagonal is empty, with 1 on it; sorted by column."""
+    made = (rows + sparse.eye(*rows.shape, k=start, dtype=np.float32, format="csr")).tocsr()
     made.sort_indices()
-    return made.astype(np.float32)
+    return made
 
 
 def random_walk(
@@ -97,8 +100,8 @@ def random_walk(
         own = np.arange(start, min(start + chunk, n_labels))
         rng = np.random.default_rng([seed, start])
         visits = _walks(own, docs_of, positives, length, reset, rng)
-        parts.append(_strongest(visits, own, delta, top))
-    return _with_diagonal(sparse.vstack(parts, format="csr") if parts else sparse.csr_matrix((0, 0)), 1.0)
+        parts.append(_with_diagonal(_strongest(visits, own, delta, top), start))
+    return sparse.vstack(parts, format="csr") if parts else sparse.csr_matrix((0, 0), dtype=np.float32)
 
 
 def _walks(own: np.ndarray, docs_of, positives, length: int, reset: float, rng) -> sparse.csr_matrix:

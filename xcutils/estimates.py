@@ -35,6 +35,7 @@ SUBTREE = 8192  # clustering
 PADDED = 4096  # encoders: padded tokens in one pass
 TEXTS = 4096  # encoders: texts in one pass
 COUNTED = 1 << 16  # encoders: texts whose n-grams are counted at once
+PAIRS, WALKS = 1 << 22, 1 << 14  # correlations: co-occurrences, walks
 CHUNK = 1 << 14  # score, neighbours: documents, vectors
 DEPTH, ROWS = 100, 7  # score: labels ranked, rankings kept
 
@@ -278,6 +279,54 @@ def embed(s: Sizes, params: dict, host: Host) -> Estimate:
     return Estimate("embed", parts, 6 + flops / host.speed + vectors / BANDWIDTH, vectors)
 
 
+def gandalf(s: Sizes, params: dict, host: Host) -> Estimate:
+    """A fit's positives, by document and by label; the targets of all labels, first as blocks and then in one piece."""
+    p, pair = params["gandalf"], INT + FLOAT
+    texts, _, written = _label_texts(s, p)
+    kept = [Part("interpreter", BASE), Part("positives", INT * s.positives + LONG * s.docs, mapped=True)]
+    moments = [[Part("positives of a fit", 3 * LONG * s.positives)]]
+    seconds = 4e-8 * s.positives
+    if texts:
+        walks, own = p["targets"] == "random-walk", p["targets"] == "self"
+        met = 0 if own else 2 * s.positives**2 / max(1, s.docs)  # pairs of labels in one document: long ones have most
+        counted = 65 * min(s.labels, WALKS) * p["walk"] if walks else 30 * min(met, PAIRS)
+        seconds += 3e-7 * s.labels * p["walk"] if walks else 4e-8 * met
+        fewer = f"lower gandalf.top ({p['top']})" if walks else f"raise gandalf.delta ({p['delta']:g})"
+        moments.append(
+            [
+                Part("positives by document and by label", 2 * pair * s.positives + LONG * (s.docs + s.labels)),
+                Part("walks" if walks else "counts", counted, f"lower gandalf.walk ({p['walk']})" if walks else ""),
+                Part("targets, twice", 2 * pair * s.labels * _targets(s, p), fewer),
+            ]
+        )
+    disk = _folds(s) * (INT * s.docs + (INT + LONG) * texts + pair * written)
+    return Estimate("gandalf", _fullest(kept, moments), 3 + _folds(s) * seconds, disk)
+
+
+def _label_texts(s: Sizes, p: dict) -> tuple[float, float, float]:
+    """(label texts that M4 trains on, points of an epoch, targets of those texts together)."""
+    texts, points = p["labels"] * s.labels, s.docs + p["labels"] * s.labels
+    if p["same_size"]:
+        texts, points = texts * s.docs / points, s.docs
+    return texts, points, texts * _targets(s, p)
+
+
+def _targets(s: Sizes, p: dict) -> float:
+    """Targets of a label's text, its own label included.
+
+    P(i | j) of all other labels i adds up to the other labels of j's documents, on average: at most 1 / delta times as
+    many can be above delta, and at most frequency times as many meet j at all. Half of 1 / delta is what is found (0.44
+    at 0.1, on the default dataset and on one generated like LF-AmazonTitles-1.3M).
+    """
+    if p["targets"] == "self":
+        return 1
+    if p["targets"] == "random-walk":
+        return min(s.labels, 1 + p["top"])
+    others, frequency = max(0, s.positives / max(1, s.docs) - 1), s.positives / max(1, s.labels)
+    most = 0.5 / p["delta"] if p["delta"] else frequency
+    return min(s.labels, 1 + min(frequency, most) * others)
+
+
 def cluster(s: Sizes, params: dict, host: Host) -> Estimate:
     """The label embeddings, those of labels that share a vector once more, and the clusters' means."""
     dim, k = embedder(params).dim, params["K"]
@@ -397,19 +446,27 @@ def classifier(s: Sizes, params: dict, host: Host) -> Estimate:
     """M4: a row per label with two moments and a copy of the best epoch, and what a step makes of those it reads."""
     p, net = params["classifier"], trained(params)
     fewer, table = _fewer(net), FLOAT * s.labels * net.dim
-    docs, every = min(p["batch_size"], s.docs), p["labels"] == "all"
-    pool = s.labels if every else _distinct(docs * s.positives / max(1, s.docs), s.labels)
-    tokens = docs * s.doc_tokens / max(1, s.docs)
+    texts, points, targets = _label_texts(s, params["gandalf"])
+    bank, positives = s.docs + texts, s.positives + targets
+    all_tokens = s.doc_tokens + texts * s.label_tokens / max(1, s.labels)
+    docs, every = min(p["batch_size"], points), p["labels"] == "all"
+    pool = s.labels if every else _distinct(docs * positives / max(1, bank), s.labels)
+    tokens = docs * all_tokens / max(1, bank)
     moving = p["encoder_lr"] > 0
     batch = f"lower classifier.batch_size ({p['batch_size']})"
     kept = [
         Part("interpreter", BASE + (TRANSFORMERS if net.kind == "transformer" else 0)),
-        Part("documents and labels to start from", FLOAT * (s.docs + s.labels) * net.dim, mapped=True),
+        Part("documents and labels to start from", FLOAT * (bank + s.labels) * net.dim, mapped=True),
         Part("bank of documents", FLOAT * s.docs * net.dim, fewer),
         Part("pairs and offsets", LONG * (2 * s.docs + s.labels) + 20 * s.filtered + INT * s.labels),
         Part("classifiers, moments and best epoch", 4 * table, fewer),
         Part("encoder", (4 if moving else 1) * net.weights, "set classifier.encoder_lr to 0" if moving else ""),
     ]
+    if texts:
+        held = FLOAT * texts * net.dim + INT * all_tokens + (INT + FLOAT) * positives + 2 * LONG * bank
+        kept.append(
+            Part("label texts and their targets", held, f"lower gandalf.labels ({params['gandalf']['labels']:g})")
+        )
     matrices = 1 if p["loss"] == "decoupled-softmax" else 5
     moments = [
         [
@@ -429,13 +486,13 @@ def classifier(s: Sizes, params: dict, host: Host) -> Estimate:
     ]
     clusters = 0.0
     if p["cluster_from"] < p["epochs"]:
-        copy = Part("copy of the bank", FLOAT * s.docs * net.dim, fewer)
-        moments.append([copy, *_clustering(s.docs, s.docs, net.dim, host)])
-        clusters = (p["epochs"] - p["cluster_from"]) / p["refresh"] * _clustering_time(s.docs, s.docs // 8, net.dim)
+        copy = Part("copy of the bank", FLOAT * points * net.dim, fewer)
+        moments.append([copy, *_clustering(points, points, net.dim, host)])
+        clusters = (p["epochs"] - p["cluster_from"]) / p["refresh"] * _clustering_time(points, points // 8, net.dim)
     flops, moved = net.work(docs, tokens, train=moving)
     moved += 20 * FLOAT * pool * net.dim + 6 * FLOAT * docs * pool
     step = (flops + 6 * docs * pool * net.dim) / host.speed + moved / BANDWIDTH + 2e-3
-    steps, checks = p["epochs"] * s.docs / docs, p["epochs"] * _validation_time(s, net, host)
+    steps, checks = p["epochs"] * points / docs, p["epochs"] * _validation_time(s, net, host)
     disk = _folds(s) * (table + FLOAT * s.docs * net.dim + net.weights)
     seconds = 4 + _folds(s) * (steps * step + clusters) + checks
     return Estimate("classifier", _fullest(kept, moments), seconds, disk)
@@ -475,7 +532,8 @@ def _graph_bytes(dim: int, m: int) -> float:
 def score(s: Sizes, params: dict, host: Host) -> Estimate:
     """The searchers of the last fit with their graphs, then rankings of all test documents, CHUNK at a time."""
     p, net = params["score"], trained(params)
-    zero_shot = embedder(params) if "embed" in params else NOTHING
+    untrained = "embed" in params  # rows of BM25 and of the pretrained encoder
+    zero_shot = embedder(params) if untrained else NOTHING
     fewer, exact = _fewer(net), params["index"]["search"] == "exact"
     labels, all_docs = FLOAT * s.labels * net.dim, FLOAT * s.docs * net.dim
     count = 2 * s.labels + s.docs
@@ -514,13 +572,13 @@ def score(s: Sizes, params: dict, host: Host) -> Estimate:
             scores,
             *shortlists(held),
         ],
-        [*final, Part("words that documents and labels share", _bm25_bytes(s))],
+        [*final, Part("words that documents and labels share", untrained * _bm25_bytes(s))],
         [*final, queries, scores, Part("activations", passes)],
         [*final, *shortlists(chunk), *([scores] if exact else [])],
         [*final, Part("rows of labels.csv", 700 * s.labels)],
     ]
     searches = s.test * (2 * s.labels * (2 * net.dim + zero_shot.dim)) + 2 * held * count * net.dim
-    words = 1e-8 * s.test * s.labels + 1e-7 * s.label_tokens
+    words = untrained * (1e-8 * s.test * s.labels + 1e-7 * s.label_tokens)
     looked = _search_time(p["ef"], params["index"]["m"], max(s.labels, s.docs), net.dim) / host.threads
     flops, _ = zero_shot.work(s.test, s.test_tokens, train=False)
     seconds = 8 + words + (searches + flops) / host.speed + s.test * (3 * looked + 1e-3) + 5e-5 * held * p["shortlist"]
@@ -616,6 +674,7 @@ def _validation_time(s: Sizes, net: Network, host: Host) -> float:
 STAGES: dict[str, Callable[[Sizes, dict, Host], Estimate]] = {
     "prepare": prepare,
     "embed": embed,
+    "gandalf": gandalf,
     "cluster": cluster,
     "encoder": encoder,
     "augment": augment,
@@ -623,7 +682,7 @@ STAGES: dict[str, Callable[[Sizes, dict, Host], Estimate]] = {
     "index": index,
     "score": score,
 }
-UNIFIED = {"train": unified, "index": index, "score": score}  # of unidec/params.yaml
+UNIFIED = {"gandalf": gandalf, "train": unified, "index": index, "score": score}  # of unidec/params.yaml
 
 
 # --- at a stage's door ------------------------------------------------------------------------------------------------

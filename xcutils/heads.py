@@ -13,10 +13,11 @@ class TwoHeads(nn.Module):
     As an encoder it gives [n(Phi_D) ; n(Phi_C)], so that one dot product is the sum of both cosines.
     """
 
-    def __init__(self, encoder: nn.Module, *, dim: int, dropout: float, classifier: bool):
+    def __init__(self, encoder: nn.Module, *, dim: int, classifier: bool, dropouts: tuple[float, float] = (0.0, 0.0)):
+        """dropouts  of each head's output while training"""
         super().__init__()
         self.encoder, self.tables = encoder, encoder.tables
-        self.size, self.dropout = dim, dropout
+        self.size, self.dropouts = dim, dropouts
         self.text = _linear(encoder.dim, dim)
         self.label = _linear(encoder.dim, dim) if classifier else None
 
@@ -27,17 +28,17 @@ class TwoHeads(nn.Module):
     def both(self, tokens: Ragged) -> tuple[Tensor, Tensor | None]:
         """(n(Phi_D), n(Phi_C)) of the texts, each (rows, d); the second is None without a classifier head."""
         raw = F.normalize(self.encoder(tokens).float(), dim=1)
-        text = F.dropout(torch.tanh(self.text(raw)), self.dropout, self.training)
+        text = F.dropout(torch.tanh(self.text(raw)), self.dropouts[0], self.training)
         if self.label is None:
             return F.normalize(text, dim=1), None
-        label = F.dropout(self.label(raw), self.dropout, self.training)
+        label = F.dropout(self.label(raw), self.dropouts[1], self.training)
         return F.normalize(text, dim=1), F.normalize(label, dim=1)
 
     def forward(self, tokens: Ragged) -> Tensor:
         return torch.cat([part for part in self.both(tokens) if part is not None], dim=1)
 
     def config(self) -> dict:
-        facts = {"kind": "two-heads", "dim": self.size, "dropout": self.dropout, "classifier": self.label is not None}
+        facts = {"kind": "two-heads", "dim": self.size, "classifier": self.label is not None}
         return facts | {"encoder": self.encoder.config()}
 
     def state(self) -> dict[str, Tensor]:

@@ -54,7 +54,6 @@ def load_encoder(folder: Path) -> nn.Module:
     if config["kind"] != "two-heads":
         return rebuild(config, tensors)
     inner = {name.removeprefix("encoder."): t for name, t in tensors.items() if name.startswith("encoder.")}
-    facts = {name: config[name] for name in ("dim", "dropout", "classifier")}
-    model = TwoHeads(rebuild(config["encoder"], inner), **facts)
+    model = TwoHeads(rebuild(config["encoder"], inner), dim=config["dim"], classifier=config["classifier"])
     model.load_heads({name: torch.from_numpy(np.array(tensor)) for name, tensor in tensors.items()})
     return model

@@ -1,0 +1,113 @@
+"""Peak memory of steps that score every label: DEXML's encoder and Renee's classifiers, few labels and many (Linux).
+
+python -m benchmarks.all_labels [--small 10000] [--large 100000] [--batch 1024] [--dim 384] [--steps 3]
+
+The steps are those of the stages: stages.encoder with labels: all and stages.classifier with loss: bce, through the one
+training loop; label texts of five words, documents of ten. A step may hold arrays of L x D (label vectors, their
+gradients, classifiers, moments) and one chunk of scores, but nothing of L x batch or of L x tokens x D. What stands
+before the first step is told apart; `L x batch` is what the matrix of all scores alone would take.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+METHODS = ("dexml", "renee")
+WORDS, LABEL_WORDS, DOC_WORDS, POSITIVES = 20_000, 5, 10, 20
+CHILD = "import sys; from benchmarks.all_labels import measure; measure(sys.argv[1], *map(int, sys.argv[2:]))"
+
+
+def peak_gb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+
+
+def measure(method: str, n_labels: int, batch: int, dim: int, steps: int) -> None:
+    """Train that many steps; print the peak before and after and the seconds of a step as JSON."""
+    import torch
+
+    from stages import classifier, encoder
+    from xcutils import runtime
+    from xcutils.encoders import BagOfEmbeddings
+    from xcutils.params import load_params
+    from xcutils.points import Points
+    from xcutils.ragged import Ragged
+    from xcutils.training import Optimisers, Plan, train
+
+    device, rng = runtime.start(0), np.random.default_rng(0)
+
+    def texts(count: int, words: int) -> Ragged:
+        values = rng.integers(0, WORDS, count * words, dtype=np.int32)
+        return Ragged(values, np.arange(0, len(values) + 1, words, dtype=np.int64))
+
+    docs, labels = texts(batch * steps, DOC_WORDS), texts(n_labels, LABEL_WORDS)
+    owned = rng.integers(0, n_labels // POSITIVES, (len(docs), POSITIVES)) + np.arange(POSITIVES) * (
+        n_labels // POSITIVES
+    )
+    positives = Ragged(owned.astype(np.int32).ravel(), np.arange(0, owned.size + 1, POSITIVES, dtype=np.int64))
+    vectors = torch.randn(WORDS, dim)
+    bag = BagOfEmbeddings(vectors, torch.ones(WORDS, 1), vocabulary=WORDS, ngrams=1)
+    if method == "dexml":
+        p = replace(load_params(encoder.Params, "encoder"), labels="all", batch_size=batch)
+        model = encoder.Siamese(bag, docs, labels, positives, np.full(n_labels, -1, dtype=np.int32), p)
+        optimisers = [Optimisers(bag, p.lr, tables=bag.tables)]
+    else:
+        p = load_params(classifier.Params, "classifier")
+        p = replace(p, labels="all", loss="bce", normalise=False, optimizer="sgd", encoder_lr=0.001, batch_size=batch)
+        points = Points(docs, positives, None, np.zeros(0, dtype=np.int64), np.arange(len(docs)))
+        start = np.zeros((n_labels, dim), dtype=np.float32)
+        model = classifier.OneVsAll(bag, points, np.zeros((len(docs), dim), dtype=np.float32), start, p)
+        del start
+        optimisers = [Optimisers(None, p.lr, tables=[model.table]), Optimisers(bag, 0.001, tables=bag.tables)]
+    before, begin = peak_gb(), time.perf_counter()
+    batches = list(np.arange(len(docs)).reshape(steps, batch))
+    train(Plan(epochs=1, warmup=1, seed=0, device=device), optimisers, lambda *_: batches, model.loss)
+    seconds = (time.perf_counter() - begin) / steps
+    print(json.dumps({"before": before, "peak": peak_gb(), "seconds": seconds}))
+
+
+def run(method: str, *numbers: int) -> dict:
+    """What `measure` prints, from a process of its own."""
+    command = [sys.executable, "-c", CHILD, method, *map(str, numbers)]
+    env = {**os.environ, "OMP_WAIT_POLICY": "passive", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+    if done.returncode:
+        raise click.ClickException(f"{method} with {numbers[0]:,} labels failed:\n{done.stderr}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@click.command()
+@click.option("--small", default=10_000, show_default=True, help="Labels.")
+@click.option("--large", default=100_000, show_default=True, help="Labels.")
+@click.option("--batch", default=1024, show_default=True, help="Documents in a batch.")
+@click.option("--dim", default=384, show_default=True, help="Dimensions.")
+@click.option("--steps", default=3, show_default=True, help="Steps of a process.")
+def main(small: int, large: int, batch: int, dim: int, steps: int) -> None:
+    """Print the peak of each method with few and with many labels, and what of its growth L x D does not explain."""
+    click.echo("method      labels  before GB  peak GB  s per step  one L x D GB  L x batch GB")
+    for method in METHODS:
+        peaks = {}
+        for n_labels in (small, large):
+            found = run(method, n_labels, batch, dim, steps)
+            peaks[n_labels] = found["peak"]
+            own, scores = (4 * n_labels * width / 1e9 for width in (dim, batch))
+            click.echo(
+                f"{method:<8} {n_labels:>9,} {found['before']:>10.2f} {found['peak']:>8.2f} {found['seconds']:>11.2f} "
+                f"{own:>13.2f} {scores:>13.2f}"
+            )
+        arrays = (peaks[large] - peaks[small]) / (4e-9 * (large - small) * dim)
+        click.echo(f"{method}: the peak grows by {arrays:.1f} arrays of L x D")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,414 @@
+"""Do the papers' findings hold here? Every direction of benchmarks/directions.py, measured through DVC experiments.
+
+python -m benchmarks.study [D1 | D2 | ... | recipes ...] [--docs docs] [--fresh] [--plan]
+
+reads   params.yaml, unidec/params.yaml, recipes/*.yaml; the experiments `study-*` of this repository;
+        docs/study-notes.yaml {direction: explanation}
+writes  docs/study.md after every experiment, docs/study-times.json {experiment: seconds}; missing experiments
+
+Each experiment runs by itself in a temporary checkout of HEAD (dvc exp run --temp), which leaves params.yaml of the
+workspace as it is. Those that are there with the wanted parameters are kept, so a study that was stopped goes on where
+it was. The first seed of everything comes first, then the other seeds of what is quick. Recipes run with all their
+stages, so that their times are those of whole runs.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+import signal
+import statistics
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
+
+from benchmarks import experiments
+from benchmarks.directions import DIRECTIONS, ONE_FIT, Claim, Direction, Setting, settings
+from benchmarks.experiments import Experiment, changed, differences, dvc, flat
+from xcutils import params, runtime
+from xcutils.errors import UserError
+
+SEEDS = (0, 1, 2)
+NEARLY = 0.5  # points of difference that count as none where the papers have none
+TIRED = 3  # experiments failed in a row, after which the study stops
+UNIDEC = "unidec/params.yaml"
+FIGURES = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5", "C@5")
+ROWS = {  # of metrics.json that are the recipe's own
+    **dict.fromkeys(("dexa", "ngame", "siamesexml"), ("encoder", "classifier", "fused")),
+    **dict.fromkeys(("dpr", "ance", "dexml", "depsl"), ("encoder",)),
+    "renee": ("classifier",),
+    "unidec": ("encoder", "classifier", "concatenated"),
+}
+
+
+@dataclass
+class State:
+    """What there is of each experiment: its rows, its seconds, and the files it ran with that are different now."""
+
+    rows: dict[str, dict[str, dict]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    older: dict[str, list[str]] = field(default_factory=dict)
+
+
+# --- experiments ------------------------------------------------------------------------------------------------------
+
+
+def name_of(setting: str, seed: int) -> str:
+    """The experiment's name."""
+    return f"study-{setting}-s{seed}"
+
+
+def claims(names: tuple[str, ...] = tuple(DIRECTIONS)) -> list[Claim]:
+    return [claim for name, direction in DIRECTIONS.items() if name in names for claim in direction.claims]
+
+
+def read_files(root: Path) -> dict[str, dict]:
+    """{file: tree} of the parameter files and of the recipes that are not for a graphics card."""
+    names = ["params.yaml", UNIDEC, *(f"recipes/{file.name}" for file in sorted((root / "recipes").glob("*.yaml")))]
+    return {name: params.read(root / name) for name in names if not re.search(r"-[\d.]+[km]\.yaml$", name)}
+
+
+def recipes(files: dict[str, dict]) -> dict[str, str]:
+    """{experiment: recipe}"""
+    return {f"study-recipe-{Path(name).stem}": name for name in files if name.startswith("recipes/")}
+
+
+def make(name: str, setting: Setting, files: dict[str, dict], seed: int | None = None) -> Experiment:
+    """The setting's experiment, its parameters checked; without a seed with the file's own.
+
+    Changes to prepare.* are to params.yaml also in the second pipeline, which reads data/prepare.
+    """
+    if setting.start not in files:
+        raise UserError(f"{setting.start} is missing, which {name} starts from.")
+    unified = "train" in files[setting.start]
+    file, own = (UNIDEC if unified else "params.yaml"), dict(setting.changes)
+    first = {key: own.pop(key) for key in list(own) if unified and key.startswith("prepare.")}
+    tree = changed(files[setting.start], own if seed is None else {**own, "seed": seed}, setting.start)
+    params.check_file(tree, experiments.ROOT / file)  # now, and not in the middle of the night
+    if odd := set(flat(tree)) ^ set(flat(files[file])):
+        raise UserError(f"{setting.start} and {file} do not have the same lines: {', '.join(sorted(odd))}.")
+    if not unified:
+        return Experiment(name, {file: flat(tree)})
+    root = flat(changed(files["params.yaml"], first))
+    inputs = {key: value for key, value in root.items() if key == "dataset" or key.startswith("prepare.")}
+    return Experiment(name, {file: flat(tree), "params.yaml": inputs}, "unidec/")
+
+
+def make_all(files: dict[str, dict]) -> dict[str, Experiment]:
+    """{name: experiment} of every setting and seed, and of the recipes."""
+    runs = [(name_of(name, seed), setting, seed) for name, setting in settings().items() for seed in SEEDS]
+    every = {name: make(name, setting, files, seed) for name, setting, seed in runs}
+    for claim in claims():
+        values = [every[name_of(name, SEEDS[0])].values for name in {setting for _, setting, _ in claim.terms}]
+        if any(values.count(one) > 1 for one in values):
+            raise UserError(f"{claim.formula}: two of these have the same parameters, so there can be no difference.")
+    return every | {name: make(name, Setting(recipe, {}), files) for name, recipe in recipes(files).items()}
+
+
+def order(asked: tuple[str, ...], state: State, files: dict[str, dict], quick: float) -> list[str]:
+    """The names of the experiments that are wanted, in the order in which they are run."""
+    names: dict[str, None] = {}
+    for seed in SEEDS:
+        for claim in claims(asked):
+            used = [setting for _, setting, _ in claim.terms]
+            slow = any(state.seconds.get(name_of(setting, SEEDS[0]), 0.0) > quick for setting in used)
+            if seed == SEEDS[0] or not slow:
+                names |= dict.fromkeys(name_of(setting, seed) for setting in used)
+        if seed == SEEDS[0] and "recipes" in asked:
+            names |= dict.fromkeys(recipes(files))
+    return list(names)
+
+
+def run(experiment: Experiment, files: dict[str, dict], minutes: float) -> float:
+    """Run it, in place of an older one of its name; the seconds that took."""
+    whole = ["--force"] if experiment.name in recipes(files) else []
+    forget(experiment.name)
+    start = time.monotonic()
+    dvc("exp", "run", "--temp", "--name", experiment.name, *whole, *arguments(experiment, files), minutes=minutes)
+    return round(time.monotonic() - start, 1)
+
+
+def run_embed(files: dict[str, dict], minutes: float) -> None:
+    """prepare and embed, which all settings share, into DVC's cache: otherwise the first one would seem slow."""
+    values = {key: value for key, value in ONE_FIT.items() if key.startswith("prepare.")}
+    words = arguments(Experiment("study-embed", {"params.yaml": values}), files)
+    forget("study-embed")
+    dvc("exp", "run", "embed", "--temp", "--name", "study-embed", *words, minutes=minutes)
+    forget("study-embed")
+
+
+def arguments(experiment: Experiment, files: dict[str, dict]) -> list[str]:
+    return experiment.arguments({file: flat(files[file]) for file in experiment.values})
+
+
+def forget(name: str) -> None:
+    """Remove the experiment if there is one of HEAD."""
+    if name in dvc("exp", "list", "--name-only").split():
+        dvc("exp", "remove", name)
+
+
+def take_in(state: State, wanted: list[Experiment]) -> None:
+    """Add those of the experiments that are finished."""
+    with_bins = {setting for claim in claims() for _, setting, row in claim.terms if ", " in row}
+    with_bins = {name_of(setting, seed) for setting in with_bins for seed in SEEDS}
+    folders = {experiment.name: experiment.folder for experiment in wanted}
+    for name, (commit, metrics) in experiments.results(wanted).items():
+        state.rows[name] = {**metrics, **(read_bins(commit) if name in with_bins else {})}
+        state.older[name] = experiments.other_code(commit, folders[name])
+
+
+def read_bins(commit: str) -> dict[str, dict[str, float]]:
+    """{row, bin: {metric: value}} of an experiment's data/score/bins.csv; {} where DVC's cache has lost it."""
+    from dvc import api
+    from dvc.exceptions import DvcException
+
+    try:
+        text = api.read("data/score/bins.csv", repo=str(experiments.ROOT), rev=commit)
+    except (DvcException, OSError):
+        return {}
+    lines = csv.DictReader(io.StringIO(text))
+    return {line["place"]: {name: float(line[name]) for name in line if "@" in name} for line in lines}
+
+
+# --- differences ------------------------------------------------------------------------------------------------------
+
+
+def per_seed(claim: Claim, state: State) -> dict[int, list[float]]:
+    """{seed: the weighted value of each term} of the seeds for which all are there."""
+    out = {}
+    for seed in SEEDS:
+        parts = [(weight, state.rows.get(name_of(name, seed), {}).get(row)) for weight, name, row in claim.terms]
+        if all(row is not None for _, row in parts):
+            out[seed] = [weight * row[claim.metric] for weight, row in parts]
+    return out
+
+
+def sign_of(values: list[float], noise: float) -> int:
+    """The sign of the mean, 0 where it is not clear: seeds disagree, or differ by more than the mean.
+
+    noise  standard deviation that is assumed of a single value
+    """
+    mean, spread = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else noise
+    if min(values) <= 0 <= max(values) or abs(mean) <= spread:
+        return 0
+    return 1 if mean > 0 else -1
+
+
+def verdict(values: list[float], expected: str, noise: float = 0.0) -> str:
+    """Whether the differences have the expected sign."""
+    sign = sign_of(values, noise)
+    if expected == "?":
+        return {1: "rises", 0: "no difference", -1: "falls"}[sign]
+    if expected == "=":
+        return "agrees" if sign == 0 or abs(statistics.fmean(values)) <= NEARLY else "does not agree"
+    if sign == 0:
+        return "agrees" if expected == ">=" else "no difference"
+    return "agrees" if (sign > 0) == (expected in (">", ">=")) else "does not agree"
+
+
+def noises(state: State) -> dict[str, float]:
+    """{metric: the usual standard deviation of a difference of two, over seeds}"""
+    spreads: dict[str, list[float]] = {}
+    for claim in claims():
+        values = [sum(parts) for parts in per_seed(claim, state).values()]
+        if len(values) > 1 and len(claim.terms) == 2:
+            spreads.setdefault(claim.metric, []).append(statistics.stdev(values))
+    return {metric: statistics.median(some) for metric, some in spreads.items()}
+
+
+# --- document ---------------------------------------------------------------------------------------------------------
+
+
+def table(columns: list[str], lines: list[list[str]], right: int = 0) -> list[str]:
+    """A Markdown table; the last `right` columns are numbers."""
+    rule = "|" + "---|" * (len(columns) - right) + "--:|" * right
+    return [f"| {' | '.join(columns)} |", rule, *(f"| {' | '.join(line)} |" for line in lines), ""]
+
+
+def claim_line(claim: Claim, state: State, noise: dict[str, float]) -> list[str]:
+    """The claim's row: difference, place, paper, ours, sides, seeds, verdict."""
+    found = per_seed(claim, state)
+    expected = "either" if claim.expected == "?" else f"{claim.expected} 0"
+    head = [f"`{claim.formula}`", claim.place.replace("/", ", "), expected, claim.paper]
+    if not found:
+        return [*head, "", "", "0", "not run yet"]
+    values = [sum(parts) for parts in found.values()]
+    ours = f"{statistics.fmean(values):+.2f}"
+    if len(values) > 1:
+        ours += f" ± {statistics.stdev(values):.2f} ({min(values):+.2f} to {max(values):+.2f})"
+    means = [statistics.fmean(part) for part in zip(*found.values())]
+    signs = ["+" if weight > 0 else "-" for weight, _, _ in claim.terms]
+    sides = " ".join(f"{sign} {abs(mean):.2f}" for sign, mean in zip(signs, means)).removeprefix("+ ")
+    alone = noise.get(claim.metric, 0.0) * math.sqrt(len(claim.terms) / 2)
+    return [*head, ours, sides, str(len(values)), verdict(values, claim.expected, alone)]
+
+
+def direction_text(name: str, direction: Direction, state: State, noise: dict[str, float], note: str) -> list[str]:
+    """The direction's section."""
+    columns = ["difference", "of", "sign", "paper", "here", "parts", "seeds", "verdict"]
+    lines = [claim_line(claim, state, noise) for claim in direction.claims]
+    text = [f"## {name}. {direction.statement}", "", f"{direction.source}. {direction.here}".strip(), ""]
+    return [*text, *table(columns, lines), *([note.strip(), ""] if note.strip() else [])]
+
+
+def summary(state: State, noise: dict[str, float]) -> list[str]:
+    """How many rows of each direction agree."""
+    lines = []
+    for name, direction in DIRECTIONS.items():
+        found = [claim_line(claim, state, noise)[-1] for claim in direction.claims]
+        counts = ", ".join(f"{found.count(one)} {one}" for one in dict.fromkeys(found))
+        lines.append([f"{name}. {direction.statement}", "not run yet" if "not run yet" in found else counts])
+    return table(["direction", "rows"], lines)
+
+
+def recipe_lines(state: State, files: dict[str, dict]) -> list[list[str]]:
+    """The rows of every recipe."""
+    lines = []
+    for name, file in recipes(files).items():
+        recipe, metrics = Path(file).stem, state.rows.get(name)
+        if metrics is None:
+            lines.append([recipe, "not run yet", *[""] * (len(FIGURES) + 1)])
+            continue
+        seconds = f"{state.seconds[name]:.0f}" if name in state.seconds else ""
+        for row in ROWS.get(recipe.removesuffix("-gandalf"), ("fused",)):
+            lines.append([recipe, row, *(f"{metrics[row][figure]:.2f}" for figure in FIGURES), seconds])
+    return lines
+
+
+def setting_lines(state: State, files: dict[str, dict]) -> list[list[str]]:
+    """What each setting changes in the file it starts from, and how long it took."""
+    lines = []
+    for name, setting in settings().items():
+        old = flat(files["params.yaml"]) | flat(files[setting.start])
+        changes = " ".join(f"`{change}`" for change in differences(old, setting.changes)) or "nothing"
+        seconds = [state.seconds[one] for seed in SEEDS if (one := name_of(name, seed)) in state.seconds]
+        lines.append([name, setting.start, changes, f"{statistics.fmean(seconds):.0f}" if seconds else ""])
+    return lines
+
+
+INTRO = f"""# Do the papers' findings hold here?
+
+Written by `python -m benchmarks.study` (`make study`): directions in which the papers' figures go, and the same
+comparisons on the default dataset (9,101 training documents of 4 words and 20 labels each, 10,402 labels). A row is a
+difference of settings, which the last table explains; a setting is an experiment `study-<setting>-s<seed>` for each
+seed. Figures are points of percent on the test documents: the mean over seeds {", ".join(map(str, SEEDS))} ± standard
+deviation (least to greatest), or that of one seed where a run takes long. "Parts" are the terms of the difference.
+
+"Agrees" and "does not agree" are about the sign. "No difference": the seeds do not all have the same sign, or the mean
+is within the standard deviation; for one seed, within the usual deviation of the metric's other differences. Where the
+papers see nearly none (= 0), up to {NEARLY} points agree. The spread is that of training: all seeds have the same test
+documents. Models are fitted once, without the validation documents, and what a row does not look at is trained
+briefly: the figures compare with each other, not with those of other pages.
+
+DEXA: Dahiya et al., KDD 2023. Thesis: Kharbanda, Compute Efficient Extreme Multi-Label Classification, UCLA 2024
+(Gandalf and UniDEC). Renee: Jain et al., MLSys 2023.
+"""
+
+
+def document(state: State, files: dict[str, dict], notes: dict[str, str]) -> str:
+    """docs/study.md"""
+    noise = noises(state)
+    older = [name for name, changes in state.older.items() if changes and name in state.rows]
+    text = [INTRO, *summary(state, noise)]
+    if older:
+        text += [f"{len(older)} of {len(state.rows)} experiments ran with older code; `--fresh` runs them again.", ""]
+    for name, direction in DIRECTIONS.items():
+        text += direction_text(name, direction, state, noise, notes.get(name) or "")
+    text += [
+        "## Recipes",
+        "",
+        "Each as it is in `recipes/`, one run of all stages, with the rows that are its own.",
+        "",
+    ]
+    text += table(["recipe", "row", *FIGURES, "seconds"], recipe_lines(state, files), right=len(FIGURES) + 1)
+    text += ["## Settings", "", "Seconds are the mean of runs in which `prepare` and `embed` came from the cache.", ""]
+    text += table(["setting", "file", "changed in it", "seconds"], setting_lines(state, files), right=1)
+    return "\n".join(text)
+
+
+def read_notes(file: Path) -> dict[str, str]:
+    """{direction: explanation}, written by hand."""
+    notes = params.read(file) if file.is_file() else {}
+    if odd := set(notes) - set(DIRECTIONS):
+        raise UserError(f"{file}: {', '.join(sorted(odd))} is not a direction; known: {', '.join(DIRECTIONS)}.")
+    return notes
+
+
+# --- command ----------------------------------------------------------------------------------------------------------
+
+
+def work(missing, every: dict[str, Experiment], state: State, files: dict, minutes: float, write) -> list[str]:
+    """Run what is missing, one after the other, and write after each; the names of those that failed.
+
+    missing  () -> [name], asked again after each: how long an experiment took decides on others
+    """
+    failed: list[str] = []
+    in_a_row = 0
+    while todo := [name for name in missing() if name not in failed]:
+        name = todo[0]
+        runtime.say(f"study: {len(todo)} to do, {name} is running")
+        try:
+            state.seconds[name] = run(every[name], files, minutes)
+            take_in(state, [every[name]])
+            if name not in state.rows:
+                raise UserError(f"{name}: done, but not with the wanted parameters: see `dvc exp show`.")
+            in_a_row = 0
+        except UserError as error:
+            failed, in_a_row = [*failed, name], in_a_row + 1
+            runtime.say(f"{name} failed: {error}")
+            if in_a_row == TIRED:
+                raise UserError(f"{TIRED} experiments have failed one after the other.") from None
+        write()
+    return failed
+
+
+@click.command()
+@click.argument("asked", nargs=-1, type=click.Choice([*DIRECTIONS, "recipes"]))
+@click.option("--docs", default=experiments.ROOT / "docs", type=click.Path(path_type=Path), help="Where to write.")
+@click.option("--fresh", is_flag=True, help="Run again what was run with other code.")
+@click.option("--plan", is_flag=True, help="Print what would be run; run and write nothing.")
+@click.option("--quick", default=120.0, show_default=True, help="Seconds up to which all seeds are run.")
+@click.option("--minutes", default=60.0, show_default=True, help="Longest time for one experiment.")
+@runtime.command
+def main(asked: tuple[str, ...], docs: Path, fresh: bool, plan: bool, quick: float, minutes: float) -> None:
+    """Run the missing experiments of the directions ASKED (all by default); write the document of what is there."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a terminated study ends the stage at work as well
+    asked, files, notes = asked or (*DIRECTIONS, "recipes"), read_files(experiments.ROOT), docs / "study-notes.yaml"
+    every, times, state = make_all(files), docs / "study-times.json", State()
+    state.seconds = json.loads(times.read_text(encoding="utf-8")) if times.is_file() else {}
+    explanations = read_notes(notes)
+    take_in(state, list(every.values()))
+    if fresh:
+        for name in [name for name in order(asked, state, files, float("inf")) if state.older.get(name)]:
+            del state.rows[name], state.older[name]
+
+    def missing() -> list[str]:
+        return [name for name in order(asked, state, files, quick) if name not in state.rows]
+
+    def write() -> None:
+        docs.mkdir(parents=True, exist_ok=True)
+        times.write_text(json.dumps(state.seconds, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        (docs / "study.md").write_text(document(state, files, explanations), encoding="utf-8")
+
+    if plan:
+        for name in missing():
+            click.echo(f"{name}: {' '.join(arguments(every[name], files))}")
+        return
+    write()
+    if missing():
+        experiments.warn_of_changes()
+    if any(name not in recipes(files) for name in missing()):
+        run_embed(files, minutes)
+    failed = work(missing, every, state, files, minutes, write)
+    runtime.say(f"wrote {docs / 'study.md'}")
+    if failed:
+        raise UserError(f"failed: {', '.join(failed)}. Running the study again tries them again.")
+
+
+if __name__ == "__main__":
+    main()

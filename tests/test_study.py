@@ -1,0 +1,451 @@
+"""The study's table of directions, its arithmetic and verdicts, and going on where it was, with a made-up DVC."""
+
+import itertools
+import json
+import re
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks import experiments, study
+from benchmarks.directions import DIRECTIONS, Claim, Direction, settings
+from benchmarks.study import State, make, name_of, per_seed, verdict
+from xcutils import params
+from xcutils.errors import UserError
+from xcutils.params import read
+
+SETTINGS = settings()
+ROW_NAMES = {"encoder", "classifier", "fused", "concatenated", "classifier, head", "classifier, tail"}
+
+
+def made_up_files() -> dict[str, dict]:
+    """Parameter files with just the names that the settings change, and two recipes more."""
+    out: dict[str, dict] = {"params.yaml": {"seed": 0, "dataset": "d"}, study.UNIDEC: {"seed": 0, "train": {}}}
+    for setting in SETTINGS.values():
+        for name in setting.changes:
+            file = study.UNIDEC if setting.start == study.UNIDEC and "prepare" not in name else "params.yaml"
+            section, _, key = name.rpartition(".")
+            (out[file].setdefault(section, {}) if section else out[file])[key] = None
+    names = {setting.start for setting in SETTINGS.values()} - set(out) | {"recipes/dexa-gandalf.yaml"}
+    recipes = {name: out["params.yaml"] | {"K": name} for name in sorted(names)}
+    return out | recipes | {"recipes/unidec.yaml": out[study.UNIDEC] | {"eta": 7}}
+
+
+FILES = made_up_files()
+
+
+@pytest.fixture
+def unchecked(monkeypatch):
+    """Any value is good."""
+    monkeypatch.setattr(params, "check_file", lambda *_: None)
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+def test_every_direction_has_differences_of_known_settings_and_every_setting_is_in_one():
+    assert list(DIRECTIONS) == [f"D{i}" for i in range(1, 21)]
+    terms = [term for claim in study.claims() for term in claim.terms]
+    assert {setting for _, setting, _ in terms} == set(SETTINGS)
+    assert {row for _, _, row in terms} <= ROW_NAMES
+    assert {claim.metric for claim in study.claims()} <= {"P@1", "P@5", "PSP@1", "C@1", "C@5", "R@10"}
+    for claim in study.claims():
+        assert sum(weight for weight, _, _ in claim.terms) == 0, claim
+        unified = {SETTINGS[setting].start == study.UNIDEC for _, setting, _ in claim.terms}
+        assert len(unified) == 1 and ("concatenated" not in claim.place or unified == {True})
+
+
+def test_a_size_of_the_paper_has_the_expected_sign():
+    for claim in study.claims():
+        sizes = [float(size) for size in re.findall(r"[+-]\d+\.\d+", claim.paper)]
+        wanted = {">": max, ">=": max, "<": lambda s: -min(s), "=": lambda s: 1, "?": lambda s: 1}[claim.expected]
+        assert not sizes or wanted(sizes) > 0, claim
+        assert sizes or claim.paper.startswith("(")
+
+
+def test_terms_of_a_formula():
+    claim = Claim("classifier/tail R@10", "a-K1 - b:fused + c:classifier/head - a-K1", ">", "+1.0")
+    assert claim.metric == "R@10"
+    tail = "classifier, tail"
+    assert claim.terms == [(1, "a-K1", tail), (-1, "b", "fused"), (1, "c", "classifier, head"), (-1, "a-K1", tail)]
+
+
+def test_names_of_experiments_are_stable_and_can_be_names():
+    assert name_of("tokens-K4096", 1) == "study-tokens-K4096-s1"
+    assert all(re.fullmatch(r"[A-Za-z0-9-]+", name) for name in SETTINGS)
+    assert len({str(setting) for setting in SETTINGS.values()}) == len(SETTINGS)
+
+
+CHANGED = {  # what may be different within a row
+    "D1": {"K"},
+    "D3": {"K"},
+    "D4": {"cluster.head"},
+    "D5": {"cluster.algorithm", "cluster.space"},
+    "D11": {"gandalf.labels", "gandalf.targets"},
+    "D10": {"gandalf.delta", "gandalf.targets"},
+    "D14": {"train.classifier_loss"},
+    "D15": set(),
+    "D16": {"beta", "eta"},
+    "D17": {"train.symmetric"},
+    "D18": {"gandalf.labels", "gandalf.targets", "encoder.epochs"},
+    "D20": {"classifier.optimizer", "classifier.lr"},
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_settings_of_a_row_differ_in_what_it_is_about_alone(name):
+    for claim in DIRECTIONS[name].claims:
+        used = [SETTINGS[setting] for _, setting, _ in claim.terms]
+        assert len({setting.start for setting in used}) == 1
+        for one, other in itertools.combinations(used, 2):
+            names = {key for key in one.changes | other.changes if one.changes.get(key) != other.changes.get(key)}
+            assert names <= CHANGED[name], claim
+
+
+def test_all_settings_share_what_prepare_and_embed_write():
+    for setting in SETTINGS.values():
+        shared = {key: value for key, value in setting.changes.items() if key.startswith(("prepare", "embed", "data"))}
+        assert shared == {"prepare.refit": False}
+
+
+@pytest.mark.parametrize("start", sorted({setting.start for setting in SETTINGS.values()}))
+def test_every_setting_is_valid_in_this_repository(start):
+    root = experiments.ROOT
+    if start.startswith("recipes/") and not (root / "recipes").is_dir():
+        pytest.skip("there are no recipes/ yet")
+    if start == study.UNIDEC and not (root / "unidec" / "dvc.yaml").is_file():
+        pytest.skip("there is no second pipeline yet")
+    files = {name: read(root / name) for name in {"params.yaml", study.UNIDEC, start}}
+    for name, setting in SETTINGS.items():
+        if setting.start == start:
+            made = make(name, setting, files, seed=2)
+            file = study.UNIDEC if made.folder else "params.yaml"
+            assert made.values[file]["seed"] == 2
+
+
+def test_the_whole_study_can_be_made_in_this_repository():
+    if not (experiments.ROOT / "recipes").is_dir():
+        pytest.skip("there are no recipes/ yet")
+    files = study.read_files(experiments.ROOT)
+    assert set(study.make_all(files)) >= {*study.recipes(files), *(name_of(name, 0) for name in SETTINGS)}
+    methods = {"dexa", "ngame", "dpr", "ance", "siamesexml", "dexml", "renee", "depsl", "unidec"}
+    assert methods <= {name.removeprefix("study-recipe-") for name in study.recipes(files)}
+
+
+# --- experiments ------------------------------------------------------------------------------------------------------
+
+
+def test_make_takes_the_values_of_the_file_it_starts_from(unchecked):
+    made = make("a", SETTINGS["dpr"], FILES, seed=1)
+    values = made.values["params.yaml"]
+    assert (values["K"], values["seed"], values["prepare.refit"]) == ("recipes/dpr.yaml", 1, False)
+    assert "K=recipes/dpr.yaml" in study.arguments(made, FILES)
+    assert make("a", SETTINGS["dpr"], FILES).values["params.yaml"]["seed"] == 0
+
+
+def test_make_for_the_second_pipeline_changes_both_files(unchecked):
+    made = make("a", SETTINGS["unidec"], FILES, seed=1)
+    assert made.values["params.yaml"] == {"dataset": "d", "prepare.refit": False}
+    assert made.values[study.UNIDEC]["eta"] == 6 and "prepare.refit" not in made.values[study.UNIDEC]
+    words = study.arguments(made, FILES)
+    assert words[0] == "unidec/dvc.yaml"
+    assert {"unidec/params.yaml:seed=1", "unidec/params.yaml:eta=6", "prepare.refit=false"} <= set(words)
+
+
+def test_make_refuses_what_is_not_there(unchecked):
+    with pytest.raises(UserError, match="recipes/dpr.yaml is missing"):
+        make("a", SETTINGS["dpr"], {"params.yaml": FILES["params.yaml"]})
+    files = FILES | {"recipes/dpr.yaml": FILES["recipes/dpr.yaml"] | {"old": 1}}
+    with pytest.raises(UserError, match="do not have the same lines: old"):
+        make("a", SETTINGS["dpr"], files)
+    with pytest.raises(UserError, match="train.symetric is not a parameter"):
+        make("a", study.Setting(study.UNIDEC, {"train.symetric": True}), FILES)
+
+
+def test_make_checks_the_values():
+    with pytest.raises(UserError):  # the made-up files have no good values
+        make("a", SETTINGS["tokens-K0"], FILES)
+
+
+def test_make_all_refuses_settings_that_are_the_same(unchecked):
+    every = study.make_all(FILES)
+    assert len(every) == len(SETTINGS) * len(study.SEEDS) + len(study.recipes(FILES))
+    renee = FILES["recipes/renee.yaml"]
+    untrained = renee | {"encoder": renee["encoder"] | {"epochs": 0}}
+    with pytest.raises(UserError, match="M1-.* same parameters"):
+        study.make_all(FILES | {"recipes/renee.yaml": untrained})
+
+
+def test_recipes_for_graphics_cards_are_left_out(tmp_path):
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "unidec").mkdir()
+    names = ["dexa", "dexa-gandalf", "dexa-131k", "dexa-1.3m", "ngame-titles-131k"]
+    for name in ["params", "unidec/params", *(f"recipes/{name}" for name in names)]:
+        (tmp_path / f"{name}.yaml").write_text("K: 0\n")
+    files = study.read_files(tmp_path)
+    assert list(files) == ["params.yaml", study.UNIDEC, "recipes/dexa-gandalf.yaml", "recipes/dexa.yaml"]
+    assert list(study.recipes(files)) == ["study-recipe-dexa-gandalf", "study-recipe-dexa"]
+
+
+def test_order_is_first_seeds_recipes_and_other_seeds_of_what_is_quick():
+    names = study.order(("D4", "recipes"), State(), FILES, quick=120)
+    settings_of = {setting for claim in DIRECTIONS["D4"].claims for _, setting, _ in claim.terms}
+    first, last = [{name_of(name, seed) for name in settings_of} for seed in (0, 2)]
+    assert set(names[:4]) == first and set(names[-4:]) == last
+    assert names[4 : 4 + len(study.recipes(FILES))] == list(study.recipes(FILES))
+    slow = State(seconds={"study-tokens-head-s0": 121.0, "study-softmax-head-s0": 119.0})
+    names = study.order(("D4",), slow, FILES, quick=120)
+    assert names[4:] == [name_of(f"softmax-{k}", seed) for seed in (1, 2) for k in ("head", "K4096")]
+
+
+def test_bins_are_rows(monkeypatch):
+    import dvc.api
+    from dvc.exceptions import DvcException
+
+    text = 'place,row,bin,P@1,R@10\n"classifier, tail",classifier,tail,1.5,2.5\n'
+    monkeypatch.setattr(dvc.api, "read", lambda *_, **__: text)
+    assert study.read_bins("abc") == {"classifier, tail": {"P@1": 1.5, "R@10": 2.5}}
+
+    def lost(*_, **__):
+        raise DvcException("not in the cache")
+
+    monkeypatch.setattr(dvc.api, "read", lost)
+    assert study.read_bins("abc") == {}
+
+
+# --- differences ------------------------------------------------------------------------------------------------------
+
+
+def state_of(**values: list[float]) -> State:
+    """The encoder's P@1 of each setting for seeds 0, 1, ..."""
+    rows = {
+        name_of(name, seed): {"encoder": dict.fromkeys(study.FIGURES, value)}
+        for name, some in values.items()
+        for seed, value in enumerate(some)
+    }
+    return State(rows=rows)
+
+
+def test_differences_are_of_the_same_seed_and_of_seeds_that_all_have():
+    claim = Claim("encoder P@1", "a - b", ">", "+1.0")
+    state = state_of(a=[5.0, 6.0, 7.0], b=[1.0, 4.0])
+    assert per_seed(claim, state) == {0: [5.0, -1.0], 1: [6.0, -4.0]}
+    four = Claim("encoder P@1", "a - b - b + a", ">", "+1.0")
+    assert [sum(parts) for parts in per_seed(four, state).values()] == [8.0, 4.0]
+    assert per_seed(Claim("fused P@1", "a - b", ">", "+1.0"), state) == {}
+    assert per_seed(claim, State()) == {}
+
+
+@pytest.mark.parametrize(
+    "values, sign",
+    [
+        ([1.0, 2.0, 1.5], 1),
+        ([-1.0, -2.0, -1.5], -1),
+        ([0.1, 3.0, 0.1], 0),  # the mean is within the standard deviation
+        ([2.0, 2.2, -0.1], 0),  # seeds disagree
+        ([0.0, 1.0, 1.0], 0),
+        ([1.0], 1),
+        ([0.3], 0),  # within the noise of 0.4
+        ([-0.5], -1),
+    ],
+)
+def test_sign_is_zero_within_the_spread(values, sign):
+    assert study.sign_of(values, noise=0.4) == sign
+
+
+@pytest.mark.parametrize(
+    "expected, up, nothing, down",
+    [
+        (">", "agrees", "no difference", "does not agree"),
+        (">=", "agrees", "agrees", "does not agree"),
+        ("<", "does not agree", "no difference", "agrees"),
+        ("=", "does not agree", "agrees", "does not agree"),
+        ("?", "rises", "no difference", "falls"),
+    ],
+)
+def test_verdicts(expected, up, nothing, down):
+    assert verdict([1.0, 1.1, 0.9], expected) == up
+    assert verdict([1.0, -1.1, 0.9], expected) == nothing
+    assert verdict([-1.0, -1.1, -0.9], expected) == down
+    assert verdict([0.4, 0.41, 0.42], "=") == "agrees"  # a clear difference, and too small to matter
+
+
+def test_a_single_seed_is_judged_by_the_spread_of_the_others(monkeypatch):
+    many, one = Claim("encoder P@1", "a - b", ">", "+1.0"), Claim("encoder P@1", "c - d", ">", "+1.0")
+    both = Claim("encoder P@1", "c - d - d + c", ">", "+1.0")
+    monkeypatch.setattr(study, "claims", lambda: [many, one])
+    state = state_of(a=[1.0, 2.0, 3.0], b=[0.0, 0.0, 0.0], c=[1.2], d=[0.0])
+    assert study.noises(state) == {"P@1": 1.0}
+    assert study.claim_line(one, state, {"P@1": 1.0})[-4:] == ["+1.20", "1.20 - 0.00", "1", "agrees"]
+    assert study.claim_line(one, state, {"P@1": 1.3})[-1] == "no difference"
+    assert study.claim_line(both, state, {"P@1": 1.6})[-1] == "agrees"  # 2.4, of four runs: beyond 1.6 * sqrt(2)
+    assert study.claim_line(both, state, {"P@1": 1.8})[-1] == "no difference"
+    shown = study.claim_line(many, state, {})
+    assert shown[2:] == ["> 0", "+1.0", "+2.00 ± 1.00 (+1.00 to +3.00)", "2.00 - 0.00", "3", "agrees"]
+
+
+# --- document ---------------------------------------------------------------------------------------------------------
+
+
+def test_document_says_what_has_not_been_run(unchecked):
+    text = study.document(State(), FILES, {})
+    assert all(f"| {name}. {direction.statement} | not run yet |" in text for name, direction in DIRECTIONS.items())
+    assert text.count("## D") == len(DIRECTIONS)
+    assert "| dexa-gandalf | not run yet |" in text and "older code" not in text
+
+
+def test_document_has_figures_explanations_and_whole_tables():
+    values = dict.fromkeys(study.FIGURES, 50.0) | {"C@1": 1.0, "R@10": 2.0}
+    names = [name_of(name, seed) for name in SETTINGS for seed in study.SEEDS] + list(study.recipes(FILES))
+    state = State(rows={name: dict.fromkeys(ROW_NAMES, values) for name in names}, seconds={names[0]: 61.4})
+    state.rows["study-tokens-K4096-s0"] = dict.fromkeys(ROW_NAMES, values | {"P@1": 53.0})
+    state.older = {names[0]: ["a.py"], names[1]: []}
+    text = study.document(state, FILES, {"D1": "Because of this.\n", "D2": None})
+    assert "not run yet" not in text
+    row = "| `tokens-K4096 - tokens-K0` | encoder P@1 | > 0 | +7.27; +10.72 | +1.00 ± 1.73 (+0.00 to +3.00) |"
+    assert f"{row} 51.00 - 50.00 | 3 | no difference |\n" in text
+    section = text[text.index("## D1.") : text.index("## D2.")]
+    assert section.endswith("|\n\nBecause of this.\n\n")
+    assert f"1 of {len(names)} experiments ran with older code" in text
+    assert "| dexa-gandalf | fused | 50.00 |" in text and "| unidec | concatenated | 50.00 |" in text
+    assert re.search(r"\| tokens-K0 \| params.yaml \| .*`encoder.loss=triplet`.* \| 61 \|", text)
+    tables = [list(lines) for bar, lines in itertools.groupby(text.splitlines(), lambda s: s[:1] == "|") if bar]
+    assert all(len({line.count("|") for line in lines}) == 1 for lines in tables)
+
+
+def test_a_direction_is_summed_up(monkeypatch):
+    pairs = [Claim("encoder P@1", formula, ">", "+1.0") for formula in ("b - a", "b - a", "a - b")]
+    monkeypatch.setattr(study, "DIRECTIONS", {"D1": Direction("One.", "", "", pairs)})
+    assert study.summary(state_of(a=[1.0], b=[2.0]), {})[2] == "| D1. One. | 2 agrees, 1 does not agree |"
+
+
+def test_notes_are_of_directions(tmp_path):
+    file = tmp_path / "study-notes.yaml"
+    assert study.read_notes(file) == {}
+    file.write_text("D1: |\n  One.\nD2:\n")
+    assert study.read_notes(file) == {"D1": "One.\n", "D2": None}
+    file.write_text("D99: no\n")
+    with pytest.raises(UserError, match="D99 is not a direction"):
+        study.read_notes(file)
+    assert set(study.read_notes(experiments.ROOT / "docs" / "study-notes.yaml")) == set(DIRECTIONS)
+
+
+# --- going on ---------------------------------------------------------------------------------------------------------
+
+
+class MadeUpDVC:
+    """Experiments that take seconds of a made-up clock, fail, or stop the study."""
+
+    def __init__(self):
+        self.done, self.ran, self.clock = {}, [], 0.0
+        self.seconds, self.failing, self.stop_after, self.older = {}, set(), None, []
+
+    def __call__(self, *words: str, minutes: float | None = None) -> str:
+        if words[:2] == ("exp", "list"):
+            return "\n".join(self.done)
+        if words[:2] == ("exp", "remove"):
+            del self.done[words[2]]
+            return ""
+        assert words[:2] == ("exp", "run") and "--temp" in words
+        name = words[words.index("--name") + 1]
+        if self.stop_after == len(self.ran):
+            raise KeyboardInterrupt
+        self.ran.append(name)
+        self.clock += self.seconds.get(name, 50.0)
+        if name in self.failing:
+            raise UserError("it broke")
+        assert name not in self.done  # DVC refuses a name that is taken
+        self.done[name] = words
+        return ""
+
+    def results(self, wanted) -> dict:
+        figures = dict.fromkeys((*study.FIGURES, "C@1", "R@10"), 50.0)
+        return {one.name: ("abc", dict.fromkeys(ROW_NAMES, figures)) for one in wanted if one.name in self.done}
+
+
+@pytest.fixture
+def made_up(monkeypatch, unchecked):
+    made = MadeUpDVC()
+    monkeypatch.setattr(study, "dvc", made)
+    monkeypatch.setattr(study, "read_files", lambda _: FILES)
+    monkeypatch.setattr(study, "read_bins", lambda _: {})
+    monkeypatch.setattr(study.time, "monotonic", lambda: made.clock)
+    monkeypatch.setattr(study.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(experiments, "results", made.results)
+    monkeypatch.setattr(experiments, "other_code", lambda commit, folder: made.older)
+    monkeypatch.setattr(experiments, "warn_of_changes", lambda: None)
+    return made
+
+
+def study_of(docs, *words: str):
+    return CliRunner().invoke(study.main, [*words, "--docs", str(docs)])
+
+
+def test_a_stopped_study_goes_on_where_it_was(made_up, tmp_path):
+    made_up.stop_after = 4  # the embeddings, three experiments
+    assert study_of(tmp_path, "D4").exit_code == 130
+    assert made_up.ran == ["study-embed", "study-tokens-head-s0", "study-tokens-K4096-s0", "study-softmax-head-s0"]
+    assert len(json.loads((tmp_path / "study-times.json").read_text())) == 3
+    text = (tmp_path / "study.md").read_text()
+    assert "| `tokens-head - tokens-K4096` | encoder P@1 | > 0 | +0.28; +1.64 | +0.00 | 50.00 - 50.00 | 1 |" in text
+    assert "| `softmax-head - softmax-K4096` | encoder P@1 | > 0 | +0.28; +1.64 |  |  | 0 | not run yet |" in text
+    made_up.stop_after = None
+    assert study_of(tmp_path, "D4").exit_code == 0
+    runs = [name for name in made_up.ran if name != "study-embed"]
+    assert len(runs) == len(set(runs)) == 12 and runs[3] == "study-softmax-K4096-s0"
+    assert "| 3 | no difference |" in (tmp_path / "study.md").read_text()
+    before = len(made_up.ran)
+    assert study_of(tmp_path, "D4").exit_code == 0
+    assert len(made_up.ran) == before  # all is there
+
+
+def test_slow_experiments_have_one_seed_also_after_a_stop(made_up, tmp_path):
+    made_up.seconds = {"study-tokens-head-s0": 500.0}
+    assert study_of(tmp_path, "D4").exit_code == 0
+    seeds = [name for name in made_up.ran if name.endswith(("-s1", "-s2"))]
+    assert seeds == [name_of(name, seed) for seed in (1, 2) for name in ("softmax-head", "softmax-K4096")]
+    before = len(made_up.ran)
+    assert study_of(tmp_path, "D4").exit_code == 0
+    assert len(made_up.ran) == before
+
+
+def test_a_failed_experiment_does_not_stop_the_others(made_up, tmp_path):
+    made_up.failing = {"study-tokens-head-s0"}
+    result = study_of(tmp_path, "D4")
+    assert result.exit_code == 1
+    assert len(made_up.ran) == 1 + 12
+    made_up.failing = {name_of("tokens-head", 0), name_of("tokens-k-means", 0), name_of("tokens-centroids", 0)}
+    assert study_of(tmp_path, "D5").exit_code == 1
+    assert "not run yet" in (tmp_path / "study.md").read_text()
+
+
+def test_the_study_stops_when_everything_fails(made_up, tmp_path):
+    made_up.failing = {name_of(name, seed) for name in SETTINGS for seed in study.SEEDS}
+    assert study_of(tmp_path, "D4").exit_code == 1
+    assert len(made_up.ran) == 1 + study.TIRED
+
+
+def test_recipes_run_whole_and_only_they(made_up, tmp_path):
+    assert study_of(tmp_path, "recipes").exit_code == 0
+    assert made_up.ran == list(study.recipes(FILES))
+    assert all("--force" in words for words in made_up.done.values())
+    assert made_up.done["study-recipe-unidec"][6:] == ("unidec/dvc.yaml", "-S", "unidec/params.yaml:eta=7")
+    assert "| unidec | encoder | 50.00 |" in (tmp_path / "study.md").read_text()
+
+
+def test_fresh_runs_again_what_ran_with_other_code(made_up, tmp_path):
+    assert study_of(tmp_path, "recipes").exit_code == 0
+    count = len(made_up.ran)
+    made_up.older = ["stages/encoder.py"]
+    assert study_of(tmp_path, "recipes").exit_code == 0
+    assert len(made_up.ran) == count
+    assert f"{count} of {count} experiments ran with older code" in (tmp_path / "study.md").read_text()
+    assert study_of(tmp_path, "recipes", "--fresh").exit_code == 0
+    assert made_up.ran[count:] == made_up.ran[:count]
+
+
+def test_plan_prints_and_does_nothing(made_up, tmp_path):
+    result = study_of(tmp_path / "docs", "D4", "--plan")
+    assert result.exit_code == 0 and not made_up.ran and not (tmp_path / "docs").exists()
+    assert len(result.output.splitlines()) == 12
+    assert result.output.startswith("study-tokens-head-s0: -S ")
