@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from tiny import (
     DATASET,
-    PIPELINE,
+    PIPELINES,
     ROOT,
     invoke,
     make_params,
@@ -213,7 +213,7 @@ def test_auxiliary_vectors_grow_with_k_up_to_the_labels(project):
 
 
 def test_every_stage_of_the_pipeline_has_an_estimate():
-    assert list(STAGES) == list(PIPELINE["stages"])
+    assert list(STAGES) == list(PIPELINES[""]["stages"])
 
 
 @pytest.mark.parametrize("stage", STAGES)
