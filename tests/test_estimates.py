@@ -230,7 +230,8 @@ def test_more_data_takes_more(project, stage):
 @pytest.mark.parametrize(
     ("stage", "changes", "named"),
     [
-        ("classifier", ["classifier.labels=all", "classifier.batch_size=100000"], "classifier.batch_size (100000)"),
+        ("classifier", ["classifier.loss=triplet", "classifier.batch_size=100000"], "classifier.batch_size (100000)"),
+        ("encoder", ["encoder.labels=all"], "encoder.labels to batch"),
         ("classifier", ["classifier.labels=batch"], "encoder.model"),
         ("encoder", ["encoder.kind=bi-gru", "encoder.hidden=4000"], "encoder.hidden (4000)"),
         ("encoder", ["encoder.buckets=500000000"], "encoder.buckets (500000000)"),
