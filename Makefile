@@ -42,10 +42,11 @@ peers: env peers-env  ## PECOS, omikuji, napkinXC and BM25 on exactly our split
 	python -m benchmarks.peers --export data/peers/export --out data/peers --peers-python $(PEERS) \
 		--metrics metrics.json --timings data/peers/timings.json
 
-bench: env peers-env  ## clustering a million vectors; a classifier step and label correlations at 1,300,000 labels
+bench: env peers-env  ## clustering a million vectors; steps and label correlations at many labels: time and memory
 	python -m benchmarks.clustering --pecos $(PEERS)
 	python -m benchmarks.classifier_step
 	python -m benchmarks.correlations
+	python -m benchmarks.all_labels
 
 estimate: env  ## the stages' estimates of memory and time against what they take, on two datasets
 	python -m benchmarks.estimate
