@@ -404,6 +404,14 @@ def test_negatives_are_the_nearest_wrong_labels_of_the_encoders_head(make):
         assert sorted(found[found >= 0]) == sorted(label for label in nearest if not wrong[doc, label])
 
 
+def test_training_mines_neither_positives_nor_pairs_that_may_not_be_predicted(make, positives, tmp_path):
+    model = make(eta=3, refresh=3, epochs=1)
+    fit_alone(model, tmp_path, list(range(7)))
+    excluded = {doc: [label for one, label in EXCLUDED if one == doc] for doc in range(7)}
+    for doc, near in enumerate(model.miner.near):  # eta x refresh is as many as there are labels
+        assert sorted(near[near >= 0]) == [x for x in range(9) if x not in positives[doc] and x not in excluded[doc]]
+
+
 # --- what the stages write --------------------------------------------------------------------------------------------
 
 
