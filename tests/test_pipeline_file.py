@@ -121,7 +121,7 @@ def test_one_word_names_script_stage_section_and_folder(stage):
 @pytest.mark.parametrize("file", FILES)
 def test_the_parameters_are_checked_by_the_code_that_runs(file):
     stages, top = FILES[file]
-    assert pipeline(Path(file)) == (top, {own_name(stage): module(stage).__name__ for stage in sorted(stages)})
+    assert pipeline(Path(file), {}) == (top, {own_name(stage): module(stage).__name__ for stage in sorted(stages)})
 
 
 @pytest.mark.parametrize("stage", UNIFIED)

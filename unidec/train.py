@@ -52,6 +52,7 @@ class Params(Architecture, Trained):
     tau: float = value(above=0)  # temperature of the softmax losses
     bce_tau: float = value(above=0)  # temperature of the binary cross-entropy
     bce_weight: float = value(low=0)  # of the binary cross-entropy where it is added to a softmax loss
+    extra: int = value(low=0)  # labels drawn at random into the classifiers' pool, whoever they belong to
     start: Literal["labels", "random"]  # the classifiers' first values: the label embeddings, or small random ones
     classifier_from: int = value(low=0)  # first epoch (from 0) with classifiers; before it the encoder trains alone
     batches: Literal["clustered", "random"]  # a batch is a cluster of documents, or drawn at random
@@ -107,20 +108,25 @@ class Unified:
 
     def loss(self, points: np.ndarray, rng: np.random.Generator) -> torch.Tensor:
         """The batch's loss over one pool of labels: positives drawn for each point, and negatives mined for it."""
-        drawn = sample_positives(self.points.positives, points, self.top.beta, rng).values
+        drawn = [sample_positives(self.points.positives, points, self.top.beta, rng).values]
         if self.miner is not None:
-            drawn = np.concatenate([drawn, self.miner.draw(points, self.top.eta, rng).values])
-        pool = np.unique(drawn).astype(np.int64)
-        texts = concatenate(self.points.tokens.take(points), self.labels.take(pool))
-        text, label = self.model.both(texts)
-        count, targets = len(points), self.pool.targets(points, pool)
-        known = [None if part is None else torch.from_numpy(part).to(self.device) for part in targets]
-        total = self._loss(self.p.encoder_loss, text[:count], text[count:], known)
+            drawn.append(self.miner.draw(points, self.top.eta, rng).values)
+        pool = np.unique(np.concatenate(drawn)).astype(np.int64)
+        text, label = self.model.both(concatenate(self.points.tokens.take(points), self.labels.take(pool)))
+        count = len(points)
+        total = self._loss(self.p.encoder_loss, text[:count], text[count:], self._known(points, pool))
         if not self.joined[0]:
             return total
+        if self.p.extra:
+            pool = np.union1d(pool, rng.integers(0, len(self.labels), self.p.extra))
         rows = F.normalize(self.table.rows(torch.from_numpy(pool).to(self.device)), dim=1)
-        other = self._loss(self.p.classifier_loss, label[:count], rows, known)
+        other = self._loss(self.p.classifier_loss, label[:count], rows, self._known(points, pool))
         return self.p.share * total + (1 - self.p.share) * other
+
+    def _known(self, points: np.ndarray, pool: np.ndarray) -> list[torch.Tensor | None]:
+        """Row, column and soft target of every known positive of the points in the pool."""
+        targets = self.pool.targets(points, pool)
+        return [None if part is None else torch.from_numpy(part).to(self.device) for part in targets]
 
     def _loss(self, kind: str, x: torch.Tensor, labels: torch.Tensor, known: list) -> torch.Tensor:
         """One head's loss: a softmax, a binary cross-entropy, or their weighted sum."""

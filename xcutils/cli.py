@@ -39,6 +39,7 @@ NEXT = """What to try next (first: source .venv/bin/activate)
   xc predict "your text"                 labels for a text of your own
   dvc exp run -S K=0                     the same without auxiliary vectors (NGAME)
   dvc exp run -S K=65536                 an auxiliary vector for every label
+  xc recipe                              other methods: ANCE, DEXML, Renee, UniDEC and more (docs/methods.md)
   dvc metrics diff                       what that changed
   dvc plots show                         curves, and results by label frequency
   xc check my.csv                        can your own data be trained on? (docs/from-csv.md)
@@ -305,6 +306,43 @@ def estimate(path: Path | None, changes: tuple[str, ...], like: str | None, **gi
     click.echo("Memory of files (mapped) is not counted against the machine's: it can be dropped and read again.")
     if not refusals:
         click.echo(f"All stages fit into the {estimates.gigabytes(room)} that can be had here.")
+
+
+@main.command("recipe")
+@click.argument("name", required=False)
+@click.option("--show", is_flag=True, help="Change nothing; print what NAME would change.")
+@runtime.command
+def use_recipe(name: str | None, show: bool) -> None:
+    """Put the parameters of another method, recipes/NAME.yaml, in place of params.yaml or unidec/params.yaml.
+
+    What is there is kept, by git or beside it. The present dataset stays, unless the recipe is for a certain one.
+    Without NAME all recipes are listed, with a * before those whose values are in place.
+    """
+    from xcutils import recipes
+
+    if name is None:
+        if show:
+            raise UserError("--show wants the name of a recipe: `xc recipe` lists them all.")
+        found = recipes.listing()
+        width = max(len(one) for one, _, _ in found)
+        click.echo("\n".join(f"{'*' if here else ' '} {one:<{width}}  {title}" for one, title, here in found))
+        return
+    recipe = recipes.load(name)
+    if not show:
+        click.echo("\n".join([*recipes.put(recipe), *recipes.next_steps(recipe)]))
+        return
+    changed = [tuple(map(_written, row)) for row in recipes.differences(recipe)]
+    if not changed:
+        click.echo(f"{recipe.place} has the values of recipe {name}.")
+        return
+    rows = [("", "present", name), *changed]
+    first, second = (max(len(row[column]) for row in rows) for column in (0, 1))
+    click.echo("\n".join(f"{key:<{first}}  {old:<{second}}  {new}" for key, old, new in rows))
+
+
+def _written(value) -> str:
+    """A value as params.yaml has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @main.command("next")

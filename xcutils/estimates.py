@@ -31,6 +31,7 @@ MINUTES, HOURS = 120, 7200  # from so many seconds on a time is said in minutes,
 # What the code that is estimated holds at once, as it is written there.
 SCORES = 1 << 26  # neighbours.exact
 SHARED = 1 << 24  # bm25: scores
+STEP_SCORES = 1 << 24  # losses: scores of a step
 SUBTREE = 8192  # clustering
 PADDED = 4096  # encoders: padded tokens in one pass
 TEXTS = 4096  # encoders: texts in one pass
@@ -287,9 +288,9 @@ def gandalf(s: Sizes, params: dict, host: Host) -> Estimate:
     moments = [[Part("positives of a fit", 3 * LONG * s.positives)]]
     seconds = 4e-8 * s.positives
     if texts:
-        walks = p["targets"] == "random-walk"
-        met = 2 * s.positives**2 / max(1, s.docs)  # pairs of labels in one document: the many of long ones count most
-        counted = 65 * min(s.labels, WALKS) * p["walk"] if walks else 30 * HOLES * min(met, PAIRS)
+        walks, own = p["targets"] == "random-walk", p["targets"] == "self"
+        met = 0 if own else 2 * s.positives**2 / max(1, s.docs)  # pairs of labels in one document: long ones have most
+        counted = 65 * min(s.labels, WALKS) * p["walk"] if walks else 30 * min(met, PAIRS)
         seconds += 3e-7 * s.labels * p["walk"] if walks else 4e-8 * met
         fewer = f"lower gandalf.top ({p['top']})" if walks else f"raise gandalf.delta ({p['delta']:g})"
         moments.append(
@@ -374,8 +375,10 @@ def encoder(s: Sizes, params: dict, host: Host) -> Estimate:
     fewer = _fewer(net)
     per_doc = s.positives / max(1, s.docs)
     docs = min(p["batch_size"], s.docs)
-    pool = _distinct(docs * min(p["positives"], per_doc), s.labels)
-    tokens = docs * s.doc_tokens / max(1, s.docs) + pool * s.label_tokens / max(1, s.labels)
+    every = p["labels"] == "all"
+    pool = s.labels if every else _distinct(docs * (min(p["positives"], per_doc) + p["mined"]), s.labels)
+    encoded = min(p["chunk"], pool) if every else pool  # labels encoded at once
+    tokens = docs * s.doc_tokens / max(1, s.docs) + encoded * s.label_tokens / max(1, s.labels)
     vectors = FLOAT * s.labels * net.dim
     kept = [
         Part("interpreter", BASE + (TRANSFORMERS if net.kind == "transformer" else TOKENIZER)),
@@ -383,16 +386,19 @@ def encoder(s: Sizes, params: dict, host: Host) -> Estimate:
         Part("pairs and offsets", LONG * (2 * s.docs + s.labels) + 20 * s.filtered + 3 * INT * s.labels),
         Part("bank of documents", FLOAT * s.docs * net.dim, fewer),
     ]
+    if p["mined"]:
+        near = INT * s.docs * p["mined_from"] + 3 * LONG * s.positives
+        kept.append(Part("mined negatives", near, f"lower encoder.mined_from ({p['mined_from']})"))
     learnt = [
         Part("encoder, moments and best epoch", 4 * net.weights, _smaller(net, p)),
         Part("auxiliary vectors, moments and best epoch", 4 * FLOAT * k * net.dim, f"lower K ({params['K']})"),
     ]
-    matrices = 1 if p["loss"] == "decoupled-softmax" else 5
     moments = [
         [
             *learnt,
-            Part("batch", net.step(docs + pool, tokens), f"lower encoder.batch_size ({p['batch_size']})"),
-            Part("scores", HOLES * matrices * FLOAT * docs * pool, f"lower encoder.batch_size ({p['batch_size']})"),
+            Part("batch", net.step(docs + encoded, tokens), f"lower encoder.batch_size ({p['batch_size']})"),
+            Part("scores", _scores(p["loss"], docs, pool), f"lower encoder.batch_size ({p['batch_size']})"),
+            *([Part("label vectors and their gradients", 8 * vectors, "set encoder.labels to batch")] if every else []),
         ],
         [
             *learnt,
@@ -410,7 +416,9 @@ def encoder(s: Sizes, params: dict, host: Host) -> Estimate:
     if p["cluster_from"] < p["epochs"]:
         copy = Part("copy of the bank", FLOAT * s.docs * net.dim, fewer)
         moments.append([*learnt, copy, *_clustering(s.docs, s.docs, net.dim, host)])
-    flops, moved = net.work(docs + pool, tokens, train=True)
+    flops, moved = net.work(docs + encoded, tokens, train=True)
+    if every:  # each chunk is encoded once more for its gradient
+        flops, moved = (part * 4 / 3 * (docs + pool) / (docs + encoded) for part in (flops, moved))
     steps = p["epochs"] * s.docs / docs
     step = (flops + 6 * docs * pool * net.dim) / host.speed + (moved + 6 * FLOAT * docs * pool) / BANDWIDTH + 2e-3
     checks = p["epochs"] * _validation_time(s, net, host)
@@ -467,7 +475,6 @@ def classifier(s: Sizes, params: dict, host: Host) -> Estimate:
         kept.append(
             Part("label texts and their targets", held, f"lower gandalf.labels ({params['gandalf']['labels']:g})")
         )
-    matrices = 1 if p["loss"] == "decoupled-softmax" else 5
     moments = [
         [
             Part(
@@ -475,7 +482,7 @@ def classifier(s: Sizes, params: dict, host: Host) -> Estimate:
                 6 * HOLES * FLOAT * pool * net.dim,
                 "set classifier.labels to batch" if every else batch,
             ),
-            Part("scores", HOLES * matrices * FLOAT * docs * pool, batch),
+            Part("scores", _scores(p["loss"], docs, pool), batch),
             Part("batch", net.step(docs, tokens) if moving else 6 * HOLES * FLOAT * docs * net.dim, batch),
         ],
         [
@@ -614,7 +621,7 @@ def unified(s: Sizes, params: dict, host: Host) -> Estimate:
     moments = [
         [
             Part("batch", net.step(count + pool, tokens), batch),
-            Part("scores", HOLES * directions * FLOAT * count * pool, batch),
+            Part("scores", HOLES * directions * FLOAT * min(count * pool, STEP_SCORES), batch),
         ],
         [
             Part("label vectors", 3 * vectors, fewer),
@@ -641,6 +648,13 @@ def unified(s: Sizes, params: dict, host: Host) -> Estimate:
 def _fullest(kept: list[Part], moments: list[list[Part]]) -> list[Part]:
     """The parts of the fullest moment."""
     return kept + max(moments, key=lambda parts: sum(part.bytes for part in parts))
+
+
+def _scores(loss: str, docs: float, pool: float) -> float:
+    """Bytes of a step's scores: a chunk of them, or where the hardest are looked for all of them, five times."""
+    if loss in ("triplet", "contrastive", "pairwise"):
+        return HOLES * 5 * FLOAT * docs * pool
+    return HOLES * FLOAT * min(docs * pool, max(STEP_SCORES, docs))
 
 
 def _distinct(drawn: float, labels: int) -> float:

@@ -43,9 +43,15 @@ class UnifiedTop:
 UNIFIED = {"gandalf": "stages.gandalf", "train": "unidec.train", "index": "stages.index", "score": "unidec.score"}
 
 
-def pipeline(file: Path) -> tuple[type, dict[str, str]]:
-    """(what stands above the sections, section -> module of its stage) of a parameter file, by the folder it is in."""
-    if Path(file).parent.name == "unidec":
+def is_unified(tree: dict) -> bool:
+    """Are these the parameters of the unified method, by their sections?"""
+    return "train" in tree
+
+
+def pipeline(file: Path, tree: dict) -> tuple[type, dict[str, str]]:
+    """(what stands above the sections, section -> module of its stage), by the folder; in recipes/ by the tree."""
+    folder = Path(file).parent.name
+    if folder == "unidec" or (folder == "recipes" and is_unified(tree)):
         return UnifiedTop, UNIFIED
     names = sorted(path.stem for path in (ROOT / "stages").glob("*.py") if path.stem != "__init__")
     return Top, {name: f"stages.{name}" for name in names}
@@ -72,7 +78,7 @@ def load_all(changes: Sequence[str] = (), file: Path = Path("params.yaml")) -> d
             raise UserError(f"-S {change}: {section[0]} is no section of {file}.")
         part[key] = _yaml(text, f"-S {change}")
     check_file(tree, file)
-    top, modules = pipeline(file)
+    top, modules = pipeline(file, tree)
     values = asdict(check(top, {name: v for name, v in tree.items() if not isinstance(v, dict)}, str(file)))
     kinds = {name: importlib.import_module(module).Params for name, module in modules.items()}
     return values | {name: asdict(check(k, tree.get(name), f"{file}: {name}")) for name, k in kinds.items()}
@@ -80,18 +86,18 @@ def load_all(changes: Sequence[str] = (), file: Path = Path("params.yaml")) -> d
 
 def load_section(section: str, file: Path = Path("params.yaml")) -> Any:
     """The named section as its own stage's Params, for a command that does what the stage will do."""
-    return load_params(importlib.import_module(pipeline(file)[1][section]).Params, section, file)
+    return load_params(importlib.import_module(pipeline(file, read(file))[1][section]).Params, section, file)
 
 
 def load_top(file: Path = Path("params.yaml")) -> Any:
     """What stands above the sections: K, dataset and seed, or beta, eta and seed."""
     tree = read(file)
-    return check(pipeline(file)[0], {name: v for name, v in tree.items() if not isinstance(v, dict)}, str(file))
+    return check(pipeline(file, tree)[0], {name: v for name, v in tree.items() if not isinstance(v, dict)}, str(file))
 
 
 def check_file(tree: dict, file: Path, skip: str = "") -> None:
     """Refuse the file if a section is unknown or any stage's parameters are wrong, whichever stage asks."""
-    top, modules = pipeline(file)
+    top, modules = pipeline(file, tree)
     check(top, {name: v for name, v in tree.items() if not isinstance(v, dict)}, str(file))
     for section in tree:
         if not isinstance(tree[section], dict) or section == skip:
