@@ -1,4 +1,4 @@
-"""The whole pipeline through dvc, in a copy of the project that knows only the tiny dataset.
+"""Both pipelines through dvc, in a copy of the project that knows only the tiny dataset.
 
 A stage takes seconds to start, so the commands are run once, as in a user's day, and the tests read the record.
 """
@@ -18,11 +18,24 @@ from pathlib import Path
 import psutil
 import pytest
 from ruamel.yaml import YAML
-from tiny import DATASET, LABELS, ROOT, STAGES, dataset_rows, make_project, small_checkpoint, write_dataset
+from tiny import (
+    DATASET,
+    LABELS,
+    PARAMS,
+    ROOT,
+    STAGES,
+    UNIDEC,
+    UNIFIED,
+    dataset_rows,
+    make_project,
+    small_checkpoint,
+    write_dataset,
+)
 
 pytestmark = pytest.mark.pipeline
 
 FROM_CLUSTER = list(STAGES)[list(STAGES).index("cluster") :]
+CURVES = ("M1", "M4", "UniDEC")
 CHECKPOINT = Path("data/raw/checkpoint")
 
 
@@ -33,19 +46,25 @@ class Step:
     code: int
     output: str
     metrics: bytes
+    unified: bytes  # metrics of the unified pipeline, empty before its first run
     params: dict
+
+    def stages(self, line: str) -> list[str]:
+        """The stages in lines of this form; 'unidec/dvc.yaml:train' is unidec/train."""
+        found = re.findall(line.format(r"'([\w/.:]+)'"), self.output, flags=re.MULTILINE)
+        return [name.replace("dvc.yaml:", "") for name in found]
 
     @property
     def ran(self) -> list[str]:
-        return re.findall(r"^Running stage '(\w+)'", self.output, flags=re.MULTILINE)
+        return self.stages("^Running stage {}")
 
     @property
     def unchanged(self) -> list[str]:
-        return re.findall(r"^Stage '(\w+)' didn't change, skipping", self.output, flags=re.MULTILINE)
+        return self.stages("^Stage {} didn't change, skipping")
 
     @property
     def restored(self) -> list[str]:
-        return re.findall(r"^Stage '(\w+)' is cached - skipping run", self.output, flags=re.MULTILINE)
+        return self.stages("^Stage {} is cached - skipping run")
 
 
 def environment(scratch: Path) -> dict[str, str]:
@@ -89,8 +108,12 @@ class Repository:
         command = [str(Path(sys.executable).parent / "dvc"), *args]
         both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         done = subprocess.run(command, cwd=self.folder, env=self.env, text=True, **both)
-        params = YAML(typ="safe").load((self.folder / "params.yaml").read_text(encoding="utf-8"))
-        return Step(done.returncode, done.stdout, (self.folder / "metrics.json").read_bytes(), params)
+        return self.step(done.returncode, done.stdout)
+
+    def step(self, code: int, output: str) -> Step:
+        unified = self.folder / "unidec" / "metrics.json"
+        metrics = [(self.folder / "metrics.json").read_bytes(), unified.read_bytes() if unified.exists() else b""]
+        return Step(code, output, *metrics, YAML(typ="safe").load((self.folder / PARAMS).read_text(encoding="utf-8")))
 
     def dvc_killed(self, stage: str, *args: str) -> Step:
         """The same, the stage being killed as soon as there is a snapshot of it."""
@@ -101,8 +124,7 @@ class Repository:
         self.wait(lambda: process.poll() is not None or self.has_snapshot(stage))
         self.kill(stage)
         output = process.communicate()[0]
-        params = YAML(typ="safe").load((self.folder / "params.yaml").read_text(encoding="utf-8"))
-        return Step(process.returncode, output, (self.folder / "metrics.json").read_bytes(), params)
+        return self.step(process.returncode, output)
 
     def start_queue(self) -> None:
         """The worker holds on to the output it was given, so that a pipe would stay open until all tasks have ended."""
@@ -148,10 +170,16 @@ def day(project) -> dict[str, Step]:
     steps["diff"] = project.dvc("metrics", "diff", "--json")
     steps["mistyped"] = project.dvc("exp", "run", "-S", "k=5")
     steps["classifier"] = project.dvc("exp", "run", "-S", "classifier.lr=0.05")
-    steps["plots"] = project.dvc("plots", "show")
-    back = project.git("show", "HEAD:params.yaml")
-    (project.folder / "params.yaml").write_text(back, encoding="utf-8")
+    back = project.git("show", f"HEAD:{PARAMS}")
+    (project.folder / PARAMS).write_text(back, encoding="utf-8")
     steps["back"] = project.dvc("repro")
+    steps["unidec"] = project.dvc("repro", "unidec/dvc.yaml")
+    project.commit()
+    steps["beta"] = project.dvc("exp", "run", "unidec/dvc.yaml", "-S", f"{UNIDEC}:beta=3")
+    steps["show"] = project.dvc("metrics", "show", "--json")
+    steps["plots"] = project.dvc("plots", "show")
+    steps["gandalf"] = project.dvc("exp", "run", "-S", "gandalf.labels=0.5")
+    (project.folder / PARAMS).write_text(back, encoding="utf-8")
     rows = dataset_rows()
     rows["trn"][20]["title"] += " round"
     write_dataset(project.folder / DATASET, rows)
@@ -174,7 +202,10 @@ def day(project) -> dict[str, Step]:
     return steps
 
 
-@pytest.mark.parametrize("name", ["first", "again", "K", "diff", "classifier", "plots", "back", "dataset", "csv"])
+GOOD = ["first", "again", "K", "diff", "classifier", "back", "unidec", "beta", "show", "plots", "gandalf"]
+
+
+@pytest.mark.parametrize("name", [*GOOD, "dataset", "csv"])
 def test_every_step_ends_well(day, name):
     assert day[name].code == 0, day[name].output
     assert "ERROR" not in day[name].output and "Traceback" not in day[name].output
@@ -188,8 +219,8 @@ def test_a_fresh_copy_runs_every_stage_in_order(day):
 
 def test_outputs_stay_out_of_git(day, project):
     listed = project.git("ls-files").splitlines()
-    assert "dvc.lock" in listed and "metrics.json" in listed
-    assert not [name for name in listed if name.startswith("data/") and name != "data/raw/hpo/dataset.yaml"]
+    assert {"dvc.lock", "metrics.json", "unidec/dvc.lock", "unidec/metrics.json"} <= set(listed)
+    assert not [name for name in listed if "data" in Path(name).parts and name != "data/raw/hpo/dataset.yaml"]
 
 
 def test_a_second_run_runs_nothing(day):
@@ -201,12 +232,13 @@ def test_a_second_run_runs_nothing(day):
 def test_k_reruns_cluster_and_what_follows_only(day):
     assert day["K"].params["K"] == 7
     assert day["K"].ran == FROM_CLUSTER
-    assert day["K"].unchanged == ["prepare", "embed"]
+    assert set(day["K"].unchanged) == {"prepare", "embed", "gandalf"}
     assert "cluster: 7 auxiliary vectors" in day["K"].output
 
 
 def test_metrics_diff_shows_what_k_changed(day):
-    changes = json.loads(day["diff"].output)["metrics.json"]
+    shown = day["diff"].output.splitlines()[-1]  # above it dvc may say that the unified pipeline has no metrics yet
+    changes = json.loads(shown)["metrics.json"]
     before, after = (json.loads(day[name].metrics) for name in ("first", "K"))
     assert any(name.startswith("encoder.") for name in changes)
     assert not any(name.startswith("zero-shot.") for name in changes)
@@ -224,7 +256,7 @@ def test_a_mistyped_parameter_is_refused_before_anything_runs(day):
 
 def test_a_value_of_the_classifier_reruns_classifier_index_and_score_only(day):
     assert day["classifier"].ran == ["classifier", "index", "score"]
-    assert day["classifier"].unchanged == ["prepare", "embed", "cluster", "encoder", "augment"]
+    assert set(day["classifier"].unchanged) == {"prepare", "embed", "gandalf", "cluster", "encoder", "augment"}
     before, after = (json.loads(day[name].metrics) for name in ("K", "classifier"))
     assert before["encoder"] == after["encoder"] and before["classifier"] != after["classifier"]
 
@@ -233,13 +265,39 @@ def test_plots_are_written_as_one_page_with_their_data(day, project):
     page = project.folder / "dvc_plots" / "index.html"
     assert page.as_uri() in day["plots"].output
     html = page.read_text(encoding="utf-8")
-    for words in ("M1: validation by epoch", "M4: validation by epoch", "P@5 by label frequency", "recall@5", "torso"):
+    for words in ("P@5 by label frequency", "recall@5", "torso", *(f"{name}: validation by epoch" for name in CURVES)):
         assert words in html
 
 
 def test_going_back_to_old_values_computes_nothing(day):
     assert day["back"].ran == [] and day["back"].restored == FROM_CLUSTER
     assert day["back"].metrics == day["first"].metrics
+
+
+def test_the_unified_pipeline_runs_on_what_was_prepared(day, unidec_run):
+    assert day["unidec"].ran == list(UNIFIED) and day["unidec"].unchanged == ["prepare"]
+    assert day["unidec"].metrics == day["back"].metrics
+    assert day["unidec"].unified == (unidec_run / "unidec" / "metrics.json").read_bytes()
+
+
+def test_beta_reruns_training_and_what_follows_only(day):
+    assert day["beta"].ran == ["unidec/train", "unidec/index", "unidec/score"]
+    assert set(day["beta"].unchanged) == {"prepare", "unidec/gandalf"}
+    assert day["beta"].unified != day["unidec"].unified and day["beta"].metrics == day["unidec"].metrics
+
+
+def test_metrics_of_both_pipelines_are_shown(day):
+    shown = json.loads(day["show"].output)[""]["data"]
+    assert set(shown) == {"metrics.json", "unidec/metrics.json"}
+    assert shown["unidec/metrics.json"]["data"] == json.loads(day["beta"].unified)
+
+
+def test_label_texts_as_points_rerun_gandalf_classifier_index_and_score_only(day):
+    assert day["gandalf"].ran == ["gandalf", "classifier", "index", "score"]
+    assert set(day["gandalf"].unchanged) == {"prepare", "embed", "cluster", "encoder", "augment"}
+    before, after = (json.loads(day[name].metrics) for name in ("back", "gandalf"))
+    assert before["encoder"] == after["encoder"] and before["classifier"] != after["classifier"]
+    assert day["gandalf"].unified == day["beta"].unified
 
 
 def test_a_changed_dataset_is_prepared_again(day):

@@ -103,12 +103,13 @@ def first_epoch(model: Unified) -> Unified:
 
 
 class Watch:
-    """What a model draws and which pools it makes of it, step by step."""
+    """What a model draws, which labels it encodes and which classifiers it takes, step by step."""
 
     def __init__(self, model: Unified, patch: pytest.MonkeyPatch):
-        self.positives, self.mined, self.pools = [], [], []
+        self.positives, self.mined, self.pools, self.rows = [], [], [], []
         self._record(patch, train, "sample_positives", self.positives, lambda args, made: made)
-        self._record(patch, model.pool, "targets", self.pools, lambda args, made: args[1])
+        self._record(patch, train, "concatenate", self.pools, lambda args, made: labels_of(args[1]))
+        self._record(patch, model.table, "rows", self.rows, lambda args, made: args[0].tolist())
         if model.miner is not None:
             self._record(patch, model.miner, "draw", self.mined, lambda args, made: made)
 
@@ -122,6 +123,12 @@ class Watch:
             return made
 
         patch.setattr(owner, name, watched)
+
+
+def labels_of(tokens: Ragged) -> list[int]:
+    """The labels whose texts these are."""
+    known = {tuple(LABEL_TEXTS[label]): label for label in range(len(LABEL_TEXTS))}
+    return [known[tuple(tokens[row])] for row in range(len(tokens))]
 
 
 def cosines(rows: list[list[float]], columns: list[list[float]]) -> list[list[float]]:
@@ -170,26 +177,32 @@ def head_by_hand(kind: str, scores, owned: list[dict[int, float]], p: Params, bi
     return total + p.bce_weight * bce_by_hand(scores, owned, p.bce_tau, bias) if added else total
 
 
-def loss_by_hand(model: Unified, docs: list[int], pool: list[int], *, alone: bool = False) -> float:
-    """lambda L_D + (1 - lambda) L_C over all known positives of the pool, from the positives as they are given.
-
-    alone  L_D, without classifiers
-    """
-    p, points = model.p, model.points
+def owned_by_hand(points: Points, docs: list[int], pool: list[int]) -> list[dict[int, float]]:
+    """For each doc, place in the pool -> target of every label that is known to be its own."""
     weights = np.ones(len(points.positives.values)) if points.weights is None else points.weights
     soft, owned = Ragged(weights, points.positives.offsets), []
     for doc in docs:
         targets = dict(zip(points.positives[doc].tolist(), soft[doc].tolist()))
         owned.append({column: targets[label] for column, label in enumerate(pool) if label in targets})
+    return owned
+
+
+def loss_by_hand(model: Unified, docs: list[int], pool: list[int], rows: list[int] | None) -> float:
+    """lambda L_D + (1 - lambda) L_C over all known positives of the pool, from the positives as they are given.
+
+    rows  the classifiers in L_C; L_D alone where there are none
+    """
+    p, points = model.p, model.points
     with torch.no_grad():
         docs_text, docs_label = model.model.both(points.tokens.take(np.array(docs)))
         labels_text, _ = model.model.both(model.labels.take(np.array(pool)))
     bias = float(model.bias["bias"].detach())
-    total = head_by_hand(p.encoder_loss, cosines(docs_text.tolist(), labels_text.tolist()), owned, p, bias)
-    if alone or p.classifier_loss == "none":
+    scores, owned = cosines(docs_text.tolist(), labels_text.tolist()), owned_by_hand(points, docs, pool)
+    total = head_by_hand(p.encoder_loss, scores, owned, p, bias)
+    if rows is None:
         return total
-    psi = model.table.values[pool].tolist()
-    other = head_by_hand(p.classifier_loss, cosines(docs_label.tolist(), psi), owned, p, bias)
+    scores, owned = cosines(docs_label.tolist(), model.table.values[rows].tolist()), owned_by_hand(points, docs, rows)
+    other = head_by_hand(p.classifier_loss, scores, owned, p, bias)
     return p.share * total + (1 - p.share) * other
 
 
@@ -204,7 +217,7 @@ def test_a_pool_is_what_was_drawn_and_mined_each_label_once(make, positives, mon
         model.loss(docs, np.random.default_rng(seed))
     for step, pool in enumerate(watch.pools):
         drawn, mined = watch.positives[step], watch.mined[step] if eta else from_rows([[]] * 4, np.int32)
-        assert pool.tolist() == sorted({*drawn.values.tolist(), *mined.values.tolist()})
+        assert pool == watch.rows[step] == sorted({*drawn.values.tolist(), *mined.values.tolist()})
         for place, doc in enumerate(docs):
             own, hard, known = drawn[place].tolist(), mined[place].tolist(), positives[doc].tolist()
             assert len(set(own)) == len(own) == min(beta, len(known)) and set(own) <= set(known)
@@ -223,10 +236,27 @@ def test_the_loss_of_a_step_is_the_papers_sums(make, positives, monkeypatch, enc
         watch, docs = Watch(model, monkeypatch), [6, 3, 0, 2, 5] + [7, 8] * soft
         for seed in range(3):
             found = model.loss(np.array(docs), np.random.default_rng(seed)).item()
-            pool, drawn = watch.pools[-1].tolist(), watch.positives[-1]
-            assert found == pytest.approx(loss_by_hand(model, docs, pool), rel=2e-4)
+            pool, rows, drawn = watch.pools[-1], watch.rows[-1] if watch.rows else None, watch.positives[-1]
+            assert found == pytest.approx(loss_by_hand(model, docs, pool, rows), rel=2e-4)
+            assert rows == (None if classifier_loss == "none" else pool)
         brought = [label for label in positives[6] if label in pool and label not in drawn[0]]
         assert brought  # positives that others brought in are among those counted above
+
+
+@pytest.mark.parametrize("extra", [1, 4, 50])
+@pytest.mark.parametrize("soft", [False, True])
+def test_random_labels_are_compared_with_classifiers_alone(make, monkeypatch, extra, soft):
+    model, counted = first_epoch(make(beta=1, eta=1, extra=extra, soft=soft)), 0
+    watch, docs = Watch(model, monkeypatch), [6, 3, 2]
+    for seed in range(10):
+        found = model.loss(np.array(docs), np.random.default_rng(seed)).item()
+        pool, rows, mined = watch.pools[-1], watch.rows[-1], watch.mined[-1]
+        assert pool == sorted({*watch.positives[-1].values.tolist(), *mined.values.tolist()})
+        assert rows == sorted({*rows}) and set(pool) <= set(rows) and len(rows) <= len(pool) + extra
+        assert found == pytest.approx(loss_by_hand(model, docs, pool, rows), rel=2e-4)
+        counted += len([label for label in set(rows) - set(pool) if label in model.points.positives[6]])
+    assert counted or extra == 1  # some of them belong to a document after all, and count as such
+    assert extra < 50 or rows == list(range(len(LABEL_TEXTS)))
 
 
 def test_a_label_that_nobody_owns_adds_nothing_to_its_own_direction(make):
@@ -249,12 +279,12 @@ def fit_alone(model: Unified, path: Path, docs: list[int], validation=()) -> Non
 
 
 def test_only_the_classifiers_of_the_pools_are_touched(make, monkeypatch, tmp_path):
-    model = make(beta=1, eta=1, todo=[0, 1], epochs=2, batch_size=16, warmup=0, refresh=1)
+    model = make(beta=1, eta=1, extra=1, todo=[0, 1], epochs=2, batch_size=16, warmup=0, refresh=1)
     before, watch = model.table.values.clone(), Watch(model, monkeypatch)
     fit_alone(model, tmp_path, [0, 1])
-    touched = np.unique(np.concatenate(watch.pools))
+    touched = np.unique(np.concatenate(watch.rows))
     others = np.setdiff1d(np.arange(len(LABEL_TEXTS)), touched)
-    assert len(watch.pools) == 2 and 0 < len(touched) < len(LABEL_TEXTS)
+    assert len(watch.rows) == 2 and 0 < len(touched) < len(LABEL_TEXTS)
     assert model.table.values[others].numpy().tobytes() == before[others].numpy().tobytes()
     for moment in (model.table.first, model.table.second):
         assert not moment[others].any() and moment[touched].any(dim=1).all()
@@ -297,8 +327,8 @@ def test_before_they_join_the_encoder_trains_alone(make, monkeypatch):
     docs, watch = [6, 0, 2], Watch(model, monkeypatch)
     found = model.loss(np.array(docs), np.random.default_rng(0))
     found.backward()
-    assert found.item() == pytest.approx(loss_by_hand(model, docs, watch.pools[0].tolist(), alone=True), rel=2e-4)
-    assert model.table.gradients() == [] and model.model.label.weight.grad is None
+    assert found.item() == pytest.approx(loss_by_hand(model, docs, watch.pools[0], None), rel=2e-4)
+    assert watch.rows == model.table.gradients() == [] and model.model.label.weight.grad is None
 
 
 def test_they_join_once_and_start_from_the_encoder_as_it_is_then(make):
@@ -402,6 +432,14 @@ def test_negatives_are_the_nearest_wrong_labels_of_the_encoders_head(make):
         nearest = sorted(range(9), key=lambda label: -scores[doc][label])[:4]  # eta x refresh
         found = model.miner.near[doc]
         assert sorted(found[found >= 0]) == sorted(label for label in nearest if not wrong[doc, label])
+
+
+def test_training_mines_neither_positives_nor_pairs_that_may_not_be_predicted(make, positives, tmp_path):
+    model = make(eta=3, refresh=3, epochs=1)
+    fit_alone(model, tmp_path, list(range(7)))
+    excluded = {doc: [label for one, label in EXCLUDED if one == doc] for doc in range(7)}
+    for doc, near in enumerate(model.miner.near):  # eta x refresh is as many as there are labels
+        assert sorted(near[near >= 0]) == [x for x in range(9) if x not in positives[doc] and x not in excluded[doc]]
 
 
 # --- what the stages write --------------------------------------------------------------------------------------------
@@ -530,6 +568,7 @@ KINDS = {
     "random batches, nothing mined": {"train.batches": "random", "eta": 0, "train.start": "random"},
     "both ways, with cross-entropy": {"train.symmetric": True, "train.classifier_loss": "decoupled-softmax+bce"},
     "joining later": {"train.classifier_from": 1},
+    "random labels": {"train.extra": 10},
     "exact search": {"index.search": "exact"},
 }
 
@@ -606,6 +645,7 @@ OUT_OF_RANGE = {
     "train.refresh": (0, "at least 1"),
     "train.classifier_from": (-1, "at least 0"),
     "train.dim": (-3, "at least 0"),
+    "train.extra": (-1, "at least 0"),
     "train.encoder_loss": ("none", "decoupled-softmax+bce"),
     "train.classifier_loss": ("triplet", "none"),
     "train.batches": ("sorted", "clustered, random"),
