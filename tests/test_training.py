@@ -295,9 +295,9 @@ class Small:
     def validate(self, epoch):
         return {"score": [0.1, 0.7, 0.2, 0.6][epoch], "bank": float(self.bank.sum())}
 
-    def train(self, snapshots=None, validate=True):
+    def train(self, snapshots=None, validate=True, average_after=0):
         outcome = train(
-            Plan(4, 1, seed=3),
+            Plan(4, 1, seed=3, average_after=average_after),
             self.optimisers,
             self.batches,
             self.loss,
@@ -311,17 +311,18 @@ class Small:
         return outcome, {name: tensor.clone() for name, tensor in everything.items()}
 
 
+@pytest.mark.parametrize("average_after", [0, 1])
 @pytest.mark.parametrize("validate", [True, False])
 @pytest.mark.parametrize("cuts", [[1], [0], [2, 1], [5, 4], [11], [3, 3, 3], [1] * 11])
-def test_training_that_was_interrupted_ends_as_if_it_had_not_been(cuts, validate, tmp_path):
-    outcome, state = Small().train(validate=validate)
+def test_training_that_was_interrupted_ends_as_if_it_had_not_been(cuts, validate, average_after, tmp_path):
+    outcome, state = Small().train(None, validate, average_after)
     for steps in cuts:
         model = Small()
         model.steps_left = steps
         with pytest.raises(PowerCut):
-            model.train(Snapshots(tmp_path / "s", pause=0), validate)
+            model.train(Snapshots(tmp_path / "s", pause=0), validate, average_after)
     said = []
-    again, state_again = Small().train(Snapshots(tmp_path / "s", said.append, pause=0), validate)
+    again, state_again = Small().train(Snapshots(tmp_path / "s", said.append, pause=0), validate, average_after)
     assert again == outcome
     assert state_again.keys() == state.keys()
     for name, tensor in state.items():
@@ -407,3 +408,49 @@ def test_mean_cosine_of_random_pairs():
     all_pairs = [vectors[i] @ vectors[j] for i in range(40) for j in range(40) if i != j]
     assert mean_cosine(vectors, pairs=200_000) == pytest.approx(np.mean(all_pairs), abs=0.01)
     assert mean_cosine(vectors, seed=3) == mean_cosine(vectors, seed=3)
+
+
+# --- averaged weights -------------------------------------------------------------------------------------------------
+
+
+class Walking:
+    """A weight that a step moves by a known amount; what validation sees of it."""
+
+    def __init__(self, scores: list[float]):
+        self.table, self.scores = RowTable(torch.zeros(1, 1, dtype=torch.float64), lr=0.0), scores
+        self.whole, self.seen, self.ends, self.at = torch.zeros(1, dtype=torch.int64), [], [], 0.0
+
+    def loss(self, docs, rng):
+        self.at = float(self.table.values) + docs[0]
+        self.table.values.fill_(self.at)
+        self.whole += 1
+        return (self.table.rows(torch.tensor([0])) * 0).sum()
+
+    def validate(self, epoch):
+        self.seen.append((float(self.table.values), int(self.whole)))
+        return {"score": self.scores[epoch]}
+
+    def run(self, average_after: int, validate: bool = True):
+        plan = Plan(4, 0, 0, average_after=average_after)
+        weights = {"value": self.table.values, "whole": self.whole}
+        batches = {epoch: [np.array([10**epoch])] for epoch in range(4)}
+        optimisers = [Optimisers(None, 0.0, tables=[self.table])]
+        found = self.validate if validate else None
+        return train(plan, optimisers, lambda e, _: batches[e], self.loss, weights=lambda: weights, validate=found)
+
+
+def test_validation_sees_the_mean_of_the_epochs_ends_and_training_goes_on_without_it():
+    walking = Walking([1.0, 2.0, 4.0, 3.0])
+    outcome = walking.run(average_after=1)  # the weight is 1, 11, 111, 1111 at the epochs' ends
+    assert walking.seen == [(1.0, 1), (11.0, 2), (61.0, 3), (pytest.approx(411.0), 4)]
+    assert walking.at == 1111.0
+    assert outcome.epochs == 3 and float(walking.table.values) == 61.0 and int(walking.whole) == 3
+
+
+def test_without_validation_the_mean_is_what_is_left():
+    walking = Walking([])
+    walking.run(average_after=2, validate=False)
+    assert float(walking.table.values) == pytest.approx((111 + 1111) / 2)
+    plain = Walking([])
+    plain.run(average_after=0, validate=False)
+    assert float(plain.table.values) == 1111.0

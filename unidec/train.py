@@ -57,6 +57,7 @@ class Params(Architecture, Trained):
     classifier_from: int = value(low=0)  # first epoch (from 0) with classifiers; before it the encoder trains alone
     batches: Literal["clustered", "random"]  # a batch is a cluster of documents, or drawn at random
     refresh: int = value(low=1)  # epochs between two clusterings and minings
+    average_after: int = value(low=0)  # epochs after which the weights at epochs' ends are averaged and kept; 0 = never
     lr: float = value(above=0)  # of the encoder
     head_lr: float = value(above=0)
     classifier_lr: float = value(above=0)
@@ -232,6 +233,7 @@ def fit(model: Unified, fold: Fold, excluded, p: Params, top: UnifiedTop, snapsh
         ],
         validate=validate,
         snapshots=snapshots,
+        average_after=p.average_after,
     )
     if outcome.epochs <= p.classifier_from:  # the kept weights are older than the classifiers that joined, if any did
         model.start_classifiers()

@@ -74,13 +74,22 @@ def fit_model(
     optimisers: list[Optimisers],
     validate: Callable[[int], dict[str, float]],
     snapshots: Snapshots,
+    average_after: int = 0,
 ) -> Outcome:
     """Train the model on one fold.
 
     model    has loss(docs, generator), weights() and device
     batches  (epoch, generator) -> batches of documents, with memory()
     """
-    plan = Plan(fold.epochs(p.epochs), p.warmup, seed, schedule=p.epochs, patience=p.patience, device=model.device)
+    plan = Plan(
+        fold.epochs(p.epochs),
+        p.warmup,
+        seed,
+        schedule=p.epochs,
+        patience=p.patience,
+        average_after=average_after,
+        device=model.device,
+    )
     return train(
         plan,
         optimisers,

@@ -1,6 +1,7 @@
 """The one training loop: schedule, guards, validation, early stopping, snapshots and curves for every method."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
@@ -79,6 +80,7 @@ class Plan:
     seed: int
     schedule: int = 0  # epochs the learning rate decays over, when they are not `epochs`
     patience: int = 0  # validations without a gain before training stops; 0 = never
+    average_after: int = 0  # epochs after which the weights at each epoch's end are averaged and kept; 0 = never
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
 
@@ -103,6 +105,7 @@ class Progress:
     best: float = -np.inf  # by validation
     since: int = 0  # validations without a gain
     kept: int = 0  # epochs behind the kept weights
+    averaged: int = 0  # epochs in the mean of the weights
 
 
 def linear(step: int, total: int, warmup: int) -> float:
@@ -144,9 +147,9 @@ def train(
             run.step(docs, loss_of, scale)
         run.end_epoch(validate)
     if validate is None:
+        run.put(run.mean)
         return Outcome(plan.epochs, at.curve)
-    for name, tensor in weights().items() if at.kept else ():
-        tensor.detach().copy_(run.best[name])
+    run.put(run.best)
     return Outcome(at.kept, at.curve)
 
 
@@ -158,6 +161,7 @@ class _Run:
         self.memory = lambda: {name: torch.from_numpy(array) for name, array in memory().items()}  # not a copy
         self.snapshots, self.progress = snapshots, Progress()
         self.best: dict[str, Tensor] = {}
+        self.mean: dict[str, Tensor] = {}  # of the weights at the ends of epochs; empty before the first that counts
         self.rng = np.random.default_rng()
         self.todo: list[np.ndarray] = []
         self.size = 0  # bytes of a snapshot
@@ -210,16 +214,47 @@ class _Run:
         at = self.progress
         good = [loss for loss in at.losses if np.isfinite(loss)]
         row = {"epoch": at.epoch + 1, "loss": float(np.mean(good)) if good else float("inf"), "skipped": at.skipped}
-        figures = {} if validate is None else validate(at.epoch)
+        self._average()
+        with self._averaged():
+            figures = {} if validate is None else validate(at.epoch)
+            if validate is not None:
+                score = next(iter(figures.values()))
+                at.since += 1
+                if score > at.best:
+                    at.best, at.since, at.kept = float(score), 0, at.epoch + 1
+                    self.best = {}  # the last best goes before the new one is copied
+                    self.best = self._copy()
         at.curve.append({**row, **figures})
-        if validate is not None:
-            score = next(iter(figures.values()))
-            at.since += 1
-            if score > at.best:
-                at.best, at.since, at.kept = float(score), 0, at.epoch + 1
-                self.best = {}  # the last best goes before the new one is copied
-                self.best = {name: tensor.detach().clone() for name, tensor in self.weights().items()}
         at.epoch, at.place, at.losses = at.epoch + 1, 0, []
+
+    def put(self, values: dict[str, Tensor]) -> None:
+        """Set the weights to these values, where there are any."""
+        for name, tensor in self.weights().items() if values else ():
+            tensor.detach().copy_(values[name])
+
+    def _copy(self) -> dict[str, Tensor]:
+        return {name: tensor.detach().clone() for name, tensor in self.weights().items()}
+
+    def _average(self) -> None:
+        """Take the weights as they are now into the mean, if this epoch counts; whole numbers are not averaged."""
+        at, after = self.progress, self.plan.average_after
+        if not after or at.epoch < after:
+            return
+        at.averaged += 1
+        if not self.mean:
+            self.mean = self._copy()
+            return
+        for name, tensor in self.weights().items():
+            share = 1 / at.averaged if tensor.is_floating_point() else 1.0
+            self.mean[name].lerp_(tensor.detach(), share) if share < 1 else self.mean[name].copy_(tensor.detach())
+
+    @contextmanager
+    def _averaged(self) -> Iterator[None]:
+        """The mean in place of the weights, where there is one."""
+        own = self._copy() if self.mean else {}
+        self.put(self.mean)
+        yield
+        self.put(own)
 
     def _size(self) -> int:
         """Bytes of a snapshot, about: it grows only when the best weights or the moments come to be."""
@@ -228,7 +263,7 @@ class _Run:
         return self.size
 
     def _tensors(self) -> dict[str, Tensor]:
-        parts = {"weights": self.weights(), "memory": self.memory(), "best": self.best}
+        parts = {"weights": self.weights(), "memory": self.memory(), "best": self.best, "mean": self.mean}
         parts |= {f"optimiser{i}": part.state() for i, part in enumerate(self.optimisers)}
         return {f"{part}/{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
 
@@ -260,7 +295,10 @@ class _Run:
                 tensor.detach().copy_(parts[part].pop(name))
         for i, optimiser in enumerate(self.optimisers):
             optimiser.restore(parts.get(f"optimiser{i}", {}))
-        self.best = {name: tensor.to(self.plan.device) for name, tensor in parts.get("best", {}).items()}
+        self.best, self.mean = (
+            {name: tensor.to(self.plan.device) for name, tensor in parts.get(part, {}).items()}
+            for part in ("best", "mean")
+        )
         self.progress = Progress(**facts["progress"])
         rows = Ragged(arrays["todo/values"], arrays["todo/offsets"])
         self.todo = [rows[i] for i in range(len(rows))]
