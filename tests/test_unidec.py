@@ -52,7 +52,7 @@ pytestmark = pytest.mark.stage
 L, DIMS = len(LABELS), 16
 LOSSES = ["decoupled-softmax", "supcon", "bce", "decoupled-softmax+bce", "supcon+bce"]
 # Values that no two terms share, so that none can stand in for another.
-STEP = {"share": 0.3, "tau": 0.2, "bce_tau": 0.35, "bce_weight": 0.7, "symmetric": True}
+STEP = {"share": 0.3, "tau": 0.2, "bce_tau": 0.35, "bce_weight": 0.7, "symmetric": True, "extra": 0}
 EXCLUDED = [[0, 8], [2, 7]]  # pairs of a doc and a label that may not be predicted
 
 
@@ -190,6 +190,8 @@ def owned_by_hand(points: Points, docs: list[int], pool: list[int]) -> list[dict
 def loss_by_hand(model: Unified, docs: list[int], pool: list[int], rows: list[int] | None) -> float:
     """lambda L_D + (1 - lambda) L_C over all known positives of the pool, from the positives as they are given.
 
+    Where there are classifiers, label texts among the points are in L_C alone.
+
     rows  the classifiers in L_C; L_D alone where there are none
     """
     p, points = model.p, model.points
@@ -197,7 +199,9 @@ def loss_by_hand(model: Unified, docs: list[int], pool: list[int], rows: list[in
         docs_text, docs_label = model.model.both(points.tokens.take(np.array(docs)))
         labels_text, _ = model.model.both(model.labels.take(np.array(pool)))
     bias = float(model.bias["bias"].detach())
-    scores, owned = cosines(docs_text.tolist(), labels_text.tolist()), owned_by_hand(points, docs, pool)
+    docs_of_head = [place for place, doc in enumerate(docs) if doc < points.n_docs or model.model.label is None]
+    scores = cosines([docs_text.tolist()[place] for place in docs_of_head], labels_text.tolist())
+    owned = owned_by_hand(points, [docs[place] for place in docs_of_head], pool)
     total = head_by_hand(p.encoder_loss, scores, owned, p, bias)
     if rows is None:
         return total

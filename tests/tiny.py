@@ -69,6 +69,8 @@ SETTINGS = {
     f"{UNIDEC}:train.buckets": 64,
     f"{UNIDEC}:train.hidden": 8,
     f"{UNIDEC}:train.epochs": 3,
+    f"{UNIDEC}:train.extra": 8,
+    f"{UNIDEC}:train.average_after": 1,
     f"{UNIDEC}:train.refresh": 2,
     f"{UNIDEC}:train.batch_size": 16,
     f"{UNIDEC}:train.warmup": 1,

@@ -108,14 +108,19 @@ class Unified:
         return unit(encode(self.model, self.labels)[:, : self.model.size])
 
     def loss(self, points: np.ndarray, rng: np.random.Generator) -> torch.Tensor:
-        """The batch's loss over one pool of labels: positives drawn for each point, and negatives mined for it."""
+        """The batch's loss over one pool of labels: positives drawn for each point, and negatives mined for it.
+
+        Where there are classifiers, label texts among the points train these alone: to the other head each is nearest
+        to itself from the start.
+        """
         drawn = [sample_positives(self.points.positives, points, self.top.beta, rng).values]
         if self.miner is not None:
             drawn.append(self.miner.draw(points, self.top.eta, rng).values)
         pool = np.unique(np.concatenate(drawn)).astype(np.int64)
         text, label = self.model.both(concatenate(self.points.tokens.take(points), self.labels.take(pool)))
-        count = len(points)
-        total = self._loss(self.p.encoder_loss, text[:count], text[count:], self._known(points, pool))
+        count, is_doc = len(points), (points < self.points.n_docs) | (self.model.label is None)
+        docs = text[:count] if is_doc.all() else text[:count][torch.from_numpy(is_doc).to(self.device)]
+        total = self._loss(self.p.encoder_loss, docs, text[count:], self._known(points[is_doc], pool))
         if not self.joined[0]:
             return total
         if self.p.extra:
