@@ -22,7 +22,8 @@ def larger_run(tiny_model, tmp_path_factory):
     """A run whose stages have several chunks, steps and blocks to be interrupted in."""
     trained = ("encoder", "classifier", f"{tiny.UNIDEC}:train")
     changes = {f"{stage}.{name}": v for stage in trained for name, v in (("epochs", 2), ("batch_size", 256))}
-    changes |= {f"{tiny.UNIDEC}:train.refresh": 1, f"{tiny.UNIDEC}:train.classifier_from": 1}
+    unified = {"refresh": 1, "classifier_from": 1, "average_after": 1, "extra": 100, "epochs": 3}
+    changes |= {f"{tiny.UNIDEC}:train.{name}": v for name, v in unified.items()}
     changes |= {f"{tiny.UNIDEC}:gandalf.labels": 0.2, f"{tiny.UNIDEC}:index.block": 1000, "index.block": 1000}
     changes |= tiny.small_checkpoint(tiny_model) | {"K": 200}
     folder = tiny.make_project(tmp_path_factory.mktemp("larger"), tiny.larger_rows(3500), **changes)

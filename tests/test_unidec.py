@@ -15,7 +15,6 @@ from test_stages import FITS, KEYS, assert_nothing_left, assert_one_sentence, as
 from tiny import (
     LABELS,
     NAMED,
-    PIPELINES,
     TEST,
     TRAIN,
     UNIDEC,
@@ -35,6 +34,7 @@ from unidec import train
 from unidec.train import Params, PickSome, Unified, fit
 from xcutils import artifacts
 from xcutils.encoders import encode
+from xcutils.errors import UserError
 from xcutils.folds import Fold
 from xcutils.heads import TwoHeads
 from xcutils.metrics import evaluate, pair_matrix, without
@@ -52,7 +52,9 @@ pytestmark = pytest.mark.stage
 L, DIMS = len(LABELS), 16
 LOSSES = ["decoupled-softmax", "supcon", "bce", "decoupled-softmax+bce", "supcon+bce"]
 # Values that no two terms share, so that none can stand in for another.
-STEP = {"share": 0.3, "tau": 0.2, "bce_tau": 0.35, "bce_weight": 0.7, "symmetric": True, "extra": 0}
+STEP = {"share": 0.3, "tau": 0.2, "bce_tau": 0.35, "bce_weight": 0.7, "symmetric": True, "batches": "clustered"}
+STEP |= {"encoder_loss": "decoupled-softmax", "classifier_loss": "supcon", "start": "labels", "dim": 0, "refresh": 2}
+STEP |= {"extra": 0, "classifier_from": 0, "average_after": 0}  # each has a test of its own
 EXCLUDED = [[0, 8], [2, 7]]  # pairs of a doc and a label that may not be predicted
 
 
@@ -314,7 +316,7 @@ def test_the_encoder_alone_has_no_classifiers(make, monkeypatch, tmp_path):
 
 
 def test_classifiers_start_from_the_label_embeddings_or_small(make, texts, positives):
-    p, top = check(Params, make_params(UNIDEC)["train"], "here"), UnifiedTop(2, 2, 0)
+    p, top = check(Params, make_params(UNIDEC)["train"] | STEP, "here"), UnifiedTop(2, 2, 0)
     torch.manual_seed(0)
     model = Unified(TwoHeads(bag(), dim=4, classifier=True), points_of(texts, positives, False), LABEL_TEXTS, p, top)
     np.testing.assert_array_equal(model.table.numpy(), model.label_embeddings())
@@ -360,6 +362,17 @@ def test_where_none_has_joined_by_the_kept_epoch_they_are_the_encoders_labels(ma
     np.testing.assert_allclose(vectors["classifiers"], vectors["labels"], atol=1e-6)
 
 
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_what_is_averaged_has_classifiers_that_have_joined(after):
+    tree = make_params(UNIDEC)["train"] | {"classifier_from": 2, "average_after": after}
+    if after >= 2:
+        assert check(Params, tree, "here").average_after == after
+        return
+    with pytest.raises(UserError, match="average_after is 1 and classifier_from 2"):
+        check(Params, tree, "here")
+    assert check(Params, tree | {"classifier_loss": "none"}, "here").average_after == 1
+
+
 # --- batches ----------------------------------------------------------------------------------------------------------
 
 
@@ -368,7 +381,7 @@ def many(batches: str, count: int = 45, **changes) -> PickSome:
     rng = np.random.default_rng(0)
     tokens = from_rows(rng.integers(4, 16, (count, 3)).tolist(), np.int32)
     positives = from_rows(rng.integers(0, 9, (count, 1)).tolist(), np.int32)
-    tree = make_params(UNIDEC)["train"] | {"batches": batches, "batch_size": 8, "refresh": 3} | changes
+    tree = make_params(UNIDEC)["train"] | STEP | {"batches": batches, "batch_size": 8, "refresh": 3} | changes
     p, top = check(Params, tree, "here"), UnifiedTop(2, 2, 0)
     todo = np.delete(np.arange(count), 3)
     points = Points(tokens, positives, None, np.zeros(0, dtype=np.int32), todo)
@@ -516,12 +529,7 @@ def test_the_curve_shows_every_epoch_and_the_final_fit_follows_the_choice(unidec
         assert all(float(row["loss"]) > 0 and row["skipped"] == "0" for row in part)
     best = max(range(len(choose)), key=lambda i: float(choose[i]["N@5"]))
     assert len(final) == best + 1 and not any("N@5" in row for row in final)
-
-
-def test_every_plot_finds_its_columns(unidec_run):
-    for plot in PIPELINES["unidec/"]["plots"]:
-        for file, facts in plot.items():
-            assert {facts["x"], *facts["y"]} <= set(load_csv(unidec_run / "unidec" / file)[0])
+    assert {"epoch", "loss", "N@5", "P@1", "P@5"} <= set(choose[0])
 
 
 def test_the_index_holds_every_set_of_vectors(unidec_run):
@@ -573,6 +581,7 @@ KINDS = {
     "both ways, with cross-entropy": {"train.symmetric": True, "train.classifier_loss": "decoupled-softmax+bce"},
     "joining later": {"train.classifier_from": 1},
     "random labels": {"train.extra": 10},
+    "averaged": {"train.average_after": 1},
     "exact search": {"index.search": "exact"},
 }
 
@@ -650,6 +659,7 @@ OUT_OF_RANGE = {
     "train.classifier_from": (-1, "at least 0"),
     "train.dim": (-3, "at least 0"),
     "train.extra": (-1, "at least 0"),
+    "train.average_after": (-1, "at least 0"),
     "train.encoder_loss": ("none", "decoupled-softmax+bce"),
     "train.classifier_loss": ("triplet", "none"),
     "train.batches": ("sorted", "clustered, random"),

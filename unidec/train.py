@@ -63,6 +63,13 @@ class Params(Architecture, Trained):
     classifier_lr: float = value(above=0)
     weight_decay: float = value(low=0)  # bi-gru, transformer
 
+    def __post_init__(self):
+        if 0 < self.average_after < self.classifier_from and self.classifier_loss != "none":
+            raise ValueError(
+                f"average_after is {self.average_after} and classifier_from {self.classifier_from}: classifiers that "
+                "have not joined would be averaged with those that have, so it must be at least as late."
+            )
+
 
 class Unified:
     """A shared encoder with a head for label texts and one for classifiers, which are rows of their own."""
