@@ -281,6 +281,16 @@ def test_without_positives_the_losses_are_finite(kind):
 
 
 @pytest.mark.parametrize("kind", ["decoupled_softmax", "supcon", "bce"])
+@pytest.mark.parametrize("sizes", [(0, 5), (5, 0), (0, 0)])
+def test_without_documents_or_labels_there_is_no_loss(kind, sizes):
+    none = torch.zeros(0, dtype=torch.int64)
+    x, labels = (torch.randn(size, 4, requires_grad=True) for size in sizes)
+    loss = getattr(losses, kind)(x, labels, none, none, tau=0.1)
+    loss.backward()
+    assert loss.item() == 0 and not x.grad.any() and not labels.grad.any()
+
+
+@pytest.mark.parametrize("kind", ["decoupled_softmax", "supcon", "bce"])
 @pytest.mark.parametrize("size", [1, 7, 20, 47])
 def test_chunks_of_labels_change_nothing(kind, size, monkeypatch):
     """One label at a time, some, and all but one; 6 documents against 8 labels are 48 scores."""

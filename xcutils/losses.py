@@ -218,8 +218,8 @@ class _BinaryCrossEntropy(torch.autograd.Function):
             scores[chunk.rows, chunk.columns] -= targets[chunk.inside]
             out.add(scores, chunk)
         ctx.save_for_backward(out.x, out.labels)
-        ctx.scale = 1 / (tau * len(x))
-        return total * (len(labels) / max(1, min(formed, len(labels)))) / len(x)
+        ctx.scale = 1 / (tau * max(1, len(x)))
+        return total * (len(labels) / max(1, min(formed, len(labels)))) / max(1, len(x))
 
     @staticmethod
     def backward(ctx, gradient):
