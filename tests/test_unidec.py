@@ -163,7 +163,7 @@ def bce_by_hand(scores: list[list[float]], owned: list[dict[int, float]], tau: f
         for column, s in enumerate(row):
             chance, wanted = 1 / (1 + math.exp(-(s / tau + bias))), own.get(column, 0.0)
             total -= wanted * math.log(chance) + (1 - wanted) * math.log(1 - chance)
-    return total / len(scores)
+    return total / max(1, len(scores))
 
 
 def head_by_hand(kind: str, scores, owned: list[dict[int, float]], p: Params, bias: float) -> float:
@@ -263,6 +263,19 @@ def test_random_labels_are_compared_with_classifiers_alone(make, monkeypatch, ex
         counted += len([label for label in set(rows) - set(pool) if label in model.points.positives[6]])
     assert counted or extra == 1  # some of them belong to a document after all, and count as such
     assert extra < 50 or rows == list(range(len(LABEL_TEXTS)))
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("kind", LOSSES)
+def test_a_batch_of_label_texts_alone_trains_the_classifiers(make, monkeypatch, kind, symmetric):
+    model = first_epoch(make(soft=True, encoder_loss=kind, symmetric=symmetric))
+    watch = Watch(model, monkeypatch)
+    found = model.loss(np.array([7, 8]), np.random.default_rng(0))
+    found.backward()
+    assert found.item() == pytest.approx(loss_by_hand(model, [7, 8], watch.pools[0], watch.rows[0]), rel=2e-4)
+    assert all(torch.isfinite(g).all() for table in [model.table, *model.model.tables] for g in table.gradients())
+    head = model.model.text.weight.grad
+    assert head is None or not head.any()
 
 
 def test_a_label_that_nobody_owns_adds_nothing_to_its_own_direction(make):
