@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -139,11 +140,18 @@ def test_dvc_gives_what_it_prints_or_the_end_of_its_complaint(tmp_path, monkeypa
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 @pytest.mark.parametrize("how", ["too long", "Ctrl-C"])
 def test_dvc_and_its_stage_are_ended_as_by_ctrl_c(how, tmp_path, monkeypatch):
-    code = "import time\ntry: time.sleep(60)\nexcept KeyboardInterrupt: open('ended', 'w')"
+    code = (
+        "import time\ntry:\n open('ready', 'w').close()\n time.sleep(60)\nexcept KeyboardInterrupt: open('ended', 'w')"
+    )
     fake_dvc(tmp_path, monkeypatch, code)
-    timer = threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT))
+
+    def interrupt() -> None:
+        while not (tmp_path / "ready").exists():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
     if how == "Ctrl-C":
-        timer.start()
+        threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(UserError if how == "too long" else KeyboardInterrupt):
-        experiments.dvc("exp", "run", minutes=1.5 / 60 if how == "too long" else None)
+        experiments.dvc("exp", "run", minutes=8 / 60 if how == "too long" else None)
     assert (tmp_path / "ended").exists()
