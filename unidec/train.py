@@ -64,6 +64,11 @@ class Params(Architecture, Trained):
     weight_decay: float = value(low=0)  # bi-gru, transformer
 
     def __post_init__(self):
+        if self.classifier_loss != "none" and self.classifier_from >= self.epochs:
+            raise ValueError(
+                f"classifier_from is {self.classifier_from} of {self.epochs} epochs: the classifiers would never be "
+                "trained; lower it, or set classifier_loss to none."
+            )
         if 0 < self.average_after < self.classifier_from and self.classifier_loss != "none":
             raise ValueError(
                 f"average_after is {self.average_after} and classifier_from {self.classifier_from}: classifiers that "
