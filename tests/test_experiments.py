@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -137,12 +138,26 @@ def test_dvc_gives_what_it_prints_or_the_end_of_its_complaint(tmp_path, monkeypa
         experiments.dvc("no")
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C works, also where the tests run in the background of a shell, which lets them ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 @pytest.mark.parametrize("how", ["too long", "Ctrl-C"])
-def test_dvc_and_its_stage_are_ended_as_by_ctrl_c(how, tmp_path, monkeypatch):
-    code = (
-        "import time\ntry:\n open('ready', 'w').close()\n time.sleep(60)\nexcept KeyboardInterrupt: open('ended', 'w')"
-    )
+def test_dvc_and_its_stage_are_ended_as_by_ctrl_c(how, tmp_path, monkeypatch, ctrl_c):
+    code = """
+import signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    open("ready", "w").close()
+    time.sleep(60)
+except KeyboardInterrupt:
+    open("ended", "w").close()
+"""
     fake_dvc(tmp_path, monkeypatch, code)
 
     def interrupt() -> None:
