@@ -11,10 +11,7 @@ before the first step is told apart; `L x batch` is what the matrix of all score
 from __future__ import annotations
 
 import json
-import os
 import resource
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -22,18 +19,20 @@ from pathlib import Path
 import click
 import numpy as np
 
+from benchmarks.apart import measured
+
 ROOT = Path(__file__).resolve().parents[1]
 METHODS = ("dexml", "renee")
 WORDS, LABEL_WORDS, DOC_WORDS, POSITIVES = 20_000, 5, 10, 20
-CHILD = "import sys; from benchmarks.all_labels import measure; measure(sys.argv[1], *map(int, sys.argv[2:]))"
 
 
 def peak_gb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
 
 
-def measure(method: str, n_labels: int, batch: int, dim: int, steps: int) -> None:
+def measure(method: str, *numbers: str) -> None:
     """Train that many steps; print the peak before and after and the seconds of a step as JSON."""
+    n_labels, batch, dim, steps = map(int, numbers)
     import torch
 
     from stages import classifier, encoder
@@ -76,16 +75,6 @@ def measure(method: str, n_labels: int, batch: int, dim: int, steps: int) -> Non
     print(json.dumps({"before": before, "peak": peak_gb(), "seconds": seconds}))
 
 
-def run(method: str, *numbers: int) -> dict:
-    """What `measure` prints, from a process of its own."""
-    command = [sys.executable, "-c", CHILD, method, *map(str, numbers)]
-    env = {**os.environ, "OMP_WAIT_POLICY": "passive", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
-    if done.returncode:
-        raise click.ClickException(f"{method} with {numbers[0]:,} labels failed:\n{done.stderr}")
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 @click.command()
 @click.option("--small", default=10_000, show_default=True, help="Labels.")
 @click.option("--large", default=100_000, show_default=True, help="Labels.")
@@ -98,7 +87,7 @@ def main(small: int, large: int, batch: int, dim: int, steps: int) -> None:
     for method in METHODS:
         peaks = {}
         for n_labels in (small, large):
-            found = run(method, n_labels, batch, dim, steps)
+            found = measured("benchmarks.all_labels", method, n_labels, batch, dim, steps)
             peaks[n_labels] = found["peak"]
             own, scores = (4 * n_labels * width / 1e9 for width in (dim, batch))
             click.echo(

@@ -14,10 +14,7 @@ table's moments, which costs L rows once in a training; it is shown apart. CPU i
 from __future__ import annotations
 
 import json
-import os
 import resource
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -26,9 +23,10 @@ from types import SimpleNamespace
 import click
 import numpy as np
 
+from benchmarks.apart import measured
+
 ROOT = Path(__file__).resolve().parents[1]
 WARM_UP = 5  # steps before those that count
-CHILD = "import sys; from benchmarks.classifier_step import measure; measure(*map(int, sys.argv[1:]))"
 COLUMNS = {  # name of a column: format of its values
     "labels": ">10,",
     "docs": ">6,",
@@ -52,8 +50,9 @@ def draw_batches(n_labels: int, batch: int, positives: int, pool: int, steps: in
     return pools[:, place].reshape(steps, batch, positives)
 
 
-def measure(n_labels: int, dim: int, batch: int, positives: int, pool: int, steps: int) -> None:
+def measure(*numbers: str) -> None:
     """Train that many steps; print each one's seconds, its CPU seconds and the process's peak memory as JSON."""
+    n_labels, dim, batch, positives, pool, steps = map(int, numbers)
     from stages.classifier import OneVsAll, Params
     from xcutils import runtime
     from xcutils.params import load_params
@@ -88,22 +87,6 @@ def measure(n_labels: int, dim: int, batch: int, positives: int, pool: int, step
     print(json.dumps({"seconds": seconds[WARM_UP:], "cpu": cpu[WARM_UP:], "first": seconds[0], "peak": peak}))
 
 
-def run(n_labels: int, dim: int, batch: int, positives: int, pool: int, steps: int) -> dict:
-    """What `measure` prints, from a process of its own."""
-    numbers = map(str, (n_labels, dim, batch, positives, pool, steps))
-    settings = {"OMP_WAIT_POLICY": "passive", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, *numbers],
-        cwd=ROOT,
-        env={**os.environ, **settings},
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        raise click.ClickException(f"the steps with {n_labels:,} labels failed:\n{done.stderr}")
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def summary(n_labels: int, batch: int, pool: int, rounds: list[dict]) -> dict:
     """One row of the table from all rounds of one table: times in milliseconds."""
     low, median, high = 1000 * np.quantile([v for r in rounds for v in r["seconds"]], [0.25, 0.5, 0.75])
@@ -135,9 +118,9 @@ def main(dim: int, batch: int, positives: int, pool: int, small: int, large: int
         raise click.UsageError("--pool must lie between --positives and the smaller of --small and all positives.")
     results: dict[int, list[dict]] = {small: [], large: []}
     for _ in range(rounds):
-        for n_labels, measured in results.items():
-            measured.append(run(n_labels, dim, batch, positives, pool, steps))
-    rows = [summary(n_labels, batch, pool, measured) for n_labels, measured in results.items()]
+        for n_labels, rounds_of in results.items():
+            rounds_of.append(measured("benchmarks.classifier_step", n_labels, dim, batch, positives, pool, steps))
+    rows = [summary(n_labels, batch, pool, rounds_of) for n_labels, rounds_of in results.items()]
     print_table(rows)
     ratio, cpu = (rows[-1][name] / rows[0][name] for name in ("ms per step", "CPU"))
     click.echo(f"a step with {large:,} labels costs {ratio:.2f} times one with {small:,} ({cpu:.2f} in CPU time)")

@@ -11,8 +11,6 @@ what `xc estimate` says. Ends with 1 when a peak is above the limit.
 """
 
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,13 +20,13 @@ from pathlib import Path
 import click
 import numpy as np
 
+from benchmarks.apart import measured
 from xcutils import estimates
 from xcutils.estimates import Sizes
 from xcutils.params import load_all
 from xcutils.ragged import Ragged, starts
 
 ROOT = Path(__file__).resolve().parents[1]
-CHILD = "import sys; from benchmarks.correlations import measure; measure(sys.argv[1], int(sys.argv[2]), sys.argv[3])"
 KINDS = ("co-occurrence", "glas", "random-walk")
 CHUNK = 1 << 16  # documents generated at once
 HEAD = 100  # labels of about equal chance among those drawn from anywhere
@@ -72,16 +70,18 @@ def generate(n_docs: int, n_labels: int, per_doc: float, seed: int = 0) -> Ragge
     return Ragged(np.concatenate(values), starts(np.concatenate(lengths)))
 
 
-def measure(folder: str, n_labels: int, targets: str) -> None:
+def measure(folder: str, n_labels: str, targets: str) -> None:
     """Make one fit's points as the stage does; print what that took as JSON."""
     from stages.gandalf import Params, points
     from xcutils.params import load_params
 
     p = replace(load_params(Params, "gandalf"), labels=1.0, targets=targets)
-    values, offsets = (np.load(Path(folder) / f"{name}.npy", mmap_mode="r") for name in ("values", "offsets"))
+    values, offsets = (
+        np.load(Path(folder) / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in ("values", "offsets")
+    )
     positives = Ragged(values, offsets)
     begin, cpu_begin = time.perf_counter(), time.process_time()
-    made = points(np.arange(len(positives)), positives, n_labels, p, seed=0)
+    made = points(np.arange(len(positives)), positives, int(n_labels), p, seed=0)
     seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu_begin
     status = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM:"))
@@ -90,16 +90,7 @@ def measure(folder: str, n_labels: int, targets: str) -> None:
 
 def run(folder: Path, sizes: Sizes, targets: str) -> dict:
     """One row of the table: what `measure` prints, from a process of its own, beside the estimate."""
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, str(folder), str(sizes.labels), targets],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        raise click.ClickException(f"{targets} failed ({done.returncode}):\n{done.stderr}")
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = measured("benchmarks.correlations", folder, sizes.labels, targets)
     params = load_all(["gandalf.labels=1", f"gandalf.targets={targets}"], file=ROOT / "params.yaml")
     guess = estimates.gandalf(sizes, params, estimates.Host(threads=1, speed=1.0))
     times = (found["seconds"], found["cpu"], guess.seconds)
