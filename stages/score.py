@@ -10,14 +10,13 @@ import click
 import numpy as np
 
 from xcutils import artifacts, bm25, estimates, runtime
-from xcutils.checkpoints import fingerprint
-from xcutils.encoders import build_transformer, encode, move
-from xcutils.errors import UserError
+from xcutils.encoders import encode
 from xcutils.folds import last_fold
 from xcutils.metrics import without
 from xcutils.models import load_encoder
 from xcutils.neighbours import exact
 from xcutils.params import load_params
+from xcutils.pretrained import build_pretrained
 from xcutils.scoring import DEPTH, ScoreParams, Split, final_rankings, fuse, load_split, save_score, search_width
 from xcutils.system import choosing_predictor, final_predictor, inverse_propensities
 
@@ -35,14 +34,11 @@ def single_rankings(split: Split, encoders: dict, width: int) -> dict[str, np.nd
 def load_rows(prepare: Path, embed: Path, encoder: Path, augment: Path) -> dict:
     """Row name -> (encoder, label vectors) of the rows that are one encoder's search."""
     special = artifacts.load_json(prepare / "tokenizer", "special.json")
-    facts = artifacts.load_json(embed, "embed.json")
-    if fingerprint(facts["checkpoint"]) != facts.pop("sha256"):
-        raise UserError(f"{facts['checkpoint']} has changed since {embed} was made: run `dvc repro --force embed`.")
-    zero_shot = build_transformer(**facts, special=special, dropout=0.0)
+    zero_shot = build_pretrained(artifacts.load_json(embed, "embed.json"), special)
     fit = last_fold(artifacts.load_json(prepare / "train", "meta.json")["refit"])
     trained = load_encoder(encoder / fit)
     return {
-        "zero-shot": (move(zero_shot, runtime.device()), artifacts.load_array(embed, "labels")),
+        "zero-shot": (zero_shot, artifacts.load_array(embed, "labels")),
         "encoder-no-aux": (trained, artifacts.load_array(augment / fit, "plain")),
         "encoder": (trained, artifacts.load_array(augment / fit, "labels")),
     }

@@ -618,7 +618,7 @@ def test_the_fit_that_chooses_does_not_see_the_validation_documents(change, unid
             rows["trn"][doc] |= {"title": "round round lid", "target_ind": [int(doc) % L]}
     settings = small_checkpoint(tiny_model) | {f"{UNIDEC}:{name}": value for name, value in epochs.items()}
     other = make_project(tmp_path / "other", rows, **settings)
-    run_stages(other, ["prepare", "unidec/gandalf", "unidec/train"])
+    run_stages(other, ["prepare", "embed", "unidec/gandalf", "unidec/train"])
     same, _ = change(last="unidec/train", **epochs)
     np.testing.assert_array_equal(artifacts.load_array(other / "data" / "prepare" / "train", "is_validation"), held_out)
     for name in ("labels", "classifiers", "concatenated"):
@@ -654,7 +654,7 @@ def test_label_texts_as_points_change_the_model_and_no_document(change, unidec_r
 
 def test_without_refit_the_models_that_chose_are_used(tiny_model, tmp_path):
     folder = make_project(tmp_path, **small_checkpoint(tiny_model), **{"prepare.refit": False})
-    run_stages(folder, ["prepare", *UNIFIED])
+    run_stages(folder, ["prepare", "embed", *UNIFIED])
     assert [path.name for path in (folder / home("unidec/train")).iterdir() if path.is_dir()] == ["choose"]
     assert_sound(load_metrics(folder), ROWS, SEARCHES)
 
@@ -670,6 +670,7 @@ OUT_OF_RANGE = {
     "train.classifier_dropout": (-0.1, "at least 0"),
     "train.refresh": (0, "at least 1"),
     "train.classifier_from": (-1, "at least 0"),
+    "train.pretrained": (-0.5, "at least 0"),
     "train.dim": (-3, "at least 0"),
     "train.extra": (-1, "at least 0"),
     "train.average_after": (-1, "at least 0"),

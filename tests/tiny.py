@@ -68,6 +68,7 @@ SETTINGS = {
     f"{UNIDEC}:eta": 2,
     f"{UNIDEC}:train.buckets": 64,
     f"{UNIDEC}:train.hidden": 8,
+    f"{UNIDEC}:train.pretrained": 0,  # test_pretrained.py
     f"{UNIDEC}:train.epochs": 3,
     f"{UNIDEC}:train.extra": 8,
     f"{UNIDEC}:train.average_after": 1,
@@ -250,7 +251,7 @@ def make_project(folder: Path, files: dict[str, list[dict]] | None = None, **cha
 
 def link_before(base: Path, folder: Path, first: str) -> list[str]:
     """Have the stages before `first` in the folder be those of `base`; the stages of its pipeline that are left."""
-    names = list(STAGES) if first in STAGES else ["prepare", *UNIFIED]
+    names = list(STAGES) if first in STAGES else ["prepare", "embed", *UNIFIED]
     place = names.index(first)
     for name in ["raw", *names[:place]]:
         (folder / home(name)).parent.mkdir(parents=True, exist_ok=True)

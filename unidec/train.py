@@ -1,6 +1,7 @@
 """Encoder, two heads and a classifier per label in one loop, on pools that pick some labels of each batch [UniDEC].
 
-reads   prepare/train tokens, positives (N, L); prepare/labels tokens; prepare/tokenizer; gandalf {choose,final}/
+reads   prepare/train tokens, positives (N, L); prepare/labels tokens; prepare/tokenizer; embed docs, labels;
+        gandalf {choose,final}/
 writes  {choose,final}/: encoder.{json,safetensors}, labels (L, d), docs (N, 2d), and with a classifier head
         classifiers (L, d), concatenated (L, 2d); unit float32; curve-{choose,final}.csv
 """
@@ -28,6 +29,7 @@ from xcutils.models import Architecture, save_encoder
 from xcutils.neighbours import unit
 from xcutils.params import UnifiedTop, load_params, load_top, value
 from xcutils.points import Points, load_points
+from xcutils.pretrained import BesidePretrained, load_pretrained
 from xcutils.ragged import Ragged, concatenate
 from xcutils.samplers import LabelPool, sample_positives
 from xcutils.scratch import Snapshots
@@ -42,6 +44,7 @@ BIAS = -8.0  # of the binary cross-entropy, at first: hardly any pair is a posit
 
 @dataclass(frozen=True)
 class Params(Architecture, Trained):
+    pretrained: float = value(low=0)  # weight of the pretrained encoder's vector (embed) beside the trained one's
     dim: int = value(low=0)  # of each head; 0 = the encoder's
     head_dropout: float = value(low=0, high=0.95)  # of the head that is compared with label texts
     classifier_dropout: float = value(low=0, high=0.95)  # of the head that is compared with classifiers
@@ -270,24 +273,29 @@ def save_fold(folder: Path, model: Unified, outcome: Outcome) -> None:
 @click.argument("train_dir", metavar="TRAIN", type=click.Path(exists=True, path_type=Path))
 @click.argument("labels_dir", metavar="LABELS", type=click.Path(exists=True, path_type=Path))
 @click.argument("tokenizer", type=click.Path(exists=True, path_type=Path))
+@click.argument("embed", type=click.Path(exists=True, path_type=Path))
 @click.argument("gandalf", type=click.Path(exists=True, path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
 @runtime.params_file
 @runtime.command
-def main(train_dir: Path, labels_dir: Path, tokenizer: Path, gandalf: Path, out: Path, file: Path) -> None:
+def main(train_dir: Path, labels_dir: Path, tokenizer: Path, embed: Path, gandalf: Path, out: Path, file: Path) -> None:
     p, top = load_params(Params, "train", file), load_top(file)
     device = runtime.start(top.seed)
-    inputs = [train_dir, labels_dir, tokenizer, gandalf]
+    inputs = [train_dir, labels_dir, tokenizer, embed, gandalf]
     artifacts.check_together(*inputs)
     check_vocabulary(tokenizer, p.model, "train.model")
     estimates.announce("train", estimates.prepared(train_dir, labels_dir), file)
     special = artifacts.load_json(tokenizer, "special.json")
     labels, dropouts = artifacts.load_ragged(labels_dir, "tokens"), (p.head_dropout, p.classifier_dropout)
 
+    pretrained = load_pretrained(embed, train_dir, labels_dir, special) if p.pretrained else None
+
     def fit_fold(fold: Fold, snapshots: Snapshots, folder: Path) -> None:
         torch.manual_seed(top.seed)
         points = load_points(train_dir, labels_dir, gandalf / fold.name)
         encoder = p.build([points.tokens.take(fold.fit), labels], special)
+        if pretrained:
+            encoder = BesidePretrained(encoder, pretrained, p.pretrained)
         heads = TwoHeads(encoder, dim=p.dim or encoder.dim, classifier=p.classifier_loss != "none", dropouts=dropouts)
         excluded = pair_matrix(artifacts.load_array(train_dir, "filter"), (len(points.tokens), len(labels)))
         model = Unified(move(heads, device), points, labels, p, top)

@@ -208,9 +208,16 @@ def trained(params: dict) -> Network:
     if "train" in params:
         net, p = _network(params["train"], "train"), params["train"]
         heads = 1 if p["classifier_loss"] == "none" else 2
-        dim = p["dim"] or net.dim
-        return replace(net, dim=heads * dim, dense=net.dense + heads * (net.dim + 1) * dim)
+        inputs = net.dim + beside(params).dim
+        dim = p["dim"] or inputs
+        return replace(net, dim=heads * dim, dense=net.dense + heads * (inputs + 1) * dim)
     return _network(params["encoder"], "encoder")
+
+
+def beside(params: dict) -> Network:
+    """The pretrained encoder beside the unified method's, which is taken to be as large as its `model`."""
+    p = params["train"]
+    return _transformer(_config(p["model"]), 0, "train.model") if p["pretrained"] else NOTHING
 
 
 def _network(p: dict, section: str) -> Network:
@@ -540,7 +547,7 @@ def score(s: Sizes, params: dict, host: Host) -> Estimate:
     """The searchers of the last fit with their graphs, then rankings of all test documents, CHUNK at a time."""
     p, net = params["score"], trained(params)
     untrained = "embed" in params  # rows of BM25 and of the pretrained encoder
-    zero_shot = embedder(params) if untrained else NOTHING
+    zero_shot = embedder(params) if untrained else beside(params)
     fewer, exact = _fewer(net), params["index"]["search"] == "exact"
     labels, all_docs = FLOAT * s.labels * net.dim, FLOAT * s.docs * net.dim
     count = 2 * s.labels + s.docs
@@ -600,7 +607,8 @@ def _bm25_bytes(s: Sizes) -> float:
 
 def unified(s: Sizes, params: dict, host: Host) -> Estimate:
     """UniDEC: encoder and heads with their moments, a classifier per label, and a step over one pool of labels."""
-    p, net = params["train"], trained(params)
+    p, net, other = params["train"], trained(params), beside(params)
+    known = int(p["pretrained"] > 0)
     texts = round(params["gandalf"]["labels"] * s.labels)
     points, fewer = s.docs + texts, _fewer(net)
     count = min(p["batch_size"], points)
@@ -614,6 +622,8 @@ def unified(s: Sizes, params: dict, host: Host) -> Estimate:
         Part("tokens and positives", INT * (s.doc_tokens + s.label_tokens + s.positives), mapped=True),
         Part("pairs and offsets", LONG * (2 * points + s.labels) + 20 * s.filtered + 3 * INT * s.labels),
         Part("mined negatives", points * params["eta"] * p["refresh"] * INT + 3 * LONG * s.positives, "lower eta"),
+        Part("pretrained vectors", FLOAT * (s.docs + s.labels) * other.dim, mapped=True),
+        Part("places of known texts", known * (INT * (s.doc_tokens + s.label_tokens) + 5 * LONG * (s.docs + s.labels))),
         Part("encoder, moments and best epoch", 4 * net.weights, _smaller(net, p)),
         Part("classifiers, moments and best epoch", 4 * table, fewer),
     ]

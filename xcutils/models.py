@@ -13,6 +13,7 @@ from xcutils import artifacts
 from xcutils.encoders import BiGRU, build_bag, build_transformer, rebuild, token_table
 from xcutils.heads import TwoHeads
 from xcutils.params import value
+from xcutils.pretrained import BesidePretrained, Pretrained
 from xcutils.ragged import Ragged
 
 
@@ -52,8 +53,15 @@ def load_encoder(folder: Path) -> nn.Module:
     config = artifacts.load_json(folder, "encoder.json")
     tensors = artifacts.load_tensors(folder, "encoder.safetensors")
     if config["kind"] != "two-heads":
-        return rebuild(config, tensors)
+        return _rebuild(config, tensors)
     inner = {name.removeprefix("encoder."): t for name, t in tensors.items() if name.startswith("encoder.")}
-    model = TwoHeads(rebuild(config["encoder"], inner), dim=config["dim"], classifier=config["classifier"])
+    model = TwoHeads(_rebuild(config["encoder"], inner), dim=config["dim"], classifier=config["classifier"])
     model.load_heads({name: torch.from_numpy(np.array(tensor)) for name, tensor in tensors.items()})
     return model
+
+
+def _rebuild(config: dict, tensors: dict[str, np.ndarray]) -> nn.Module:
+    if config["kind"] != "beside-pretrained":
+        return rebuild(config, tensors)
+    pretrained = Pretrained(config["pretrained"]["embed"], config["pretrained"]["special"])
+    return BesidePretrained(rebuild(config["encoder"], tensors), pretrained, config["weight"])
