@@ -56,7 +56,7 @@ METHODS = {
     "dexml": {"K": 0, "encoder.labels": "all", **RANDOM, **NO_M4},
     "renee": {**RENEE, "gandalf.targets": "self"},
     "renee-gandalf": RENEE,
-    "dexa-gandalf": {"gandalf.labels": 0.5, "gandalf.order": "tail"},
+    "dexa-gandalf": {"gandalf.labels": 1.0, "gandalf.targets": "self"},
     "ngame-gandalf": {"K": 0, "gandalf.labels": 1.0},
     "unidec": {},
     "depsl": {"train.classifier_loss": "none"},
