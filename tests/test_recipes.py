@@ -42,7 +42,7 @@ RENEE = {
 METHODS = {
     "dexa": {},
     "ngame": {"K": 0},
-    "dpr": {"K": 0, "encoder.loss": "infonce", **ONE_POSITIVE, **RANDOM, **NO_M4},
+    "dpr": {"K": 0, "encoder.loss": "infonce", "encoder.tau": 0.2, **ONE_POSITIVE, **RANDOM, **NO_M4},
     "ance": {
         "K": 0,
         "encoder.loss": "pairwise",
@@ -56,7 +56,7 @@ METHODS = {
     "dexml": {"K": 0, "encoder.labels": "all", **RANDOM, **NO_M4},
     "renee": {**RENEE, "gandalf.targets": "self"},
     "renee-gandalf": RENEE,
-    "dexa-gandalf": {"gandalf.labels": 1.0, "gandalf.targets": "self"},
+    "dexa-gandalf": {"gandalf.labels": 1.0, "gandalf.targets": "glas"},
     "ngame-gandalf": {"K": 0, "gandalf.labels": 1.0},
     "unidec": {},
     "depsl": {"train.classifier_loss": "none"},
