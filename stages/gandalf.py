@@ -26,10 +26,19 @@ class Params:
     order: Literal["uniform", "tail"]  # which of them: drawn uniformly, or the rarest first
     targets: Literal["co-occurrence", "glas", "random-walk", "self"]
     delta: float = value(low=0, high=1)  # weaker targets are left out
+    docs: bool  # train on the documents too; false: on label texts alone
     same_size: bool  # draw as many points from documents and label texts together as there are documents
     walk: int = value(low=1)  # random-walk: steps
     reset: float = value(low=0, high=1)  # random-walk: probability of going back to the start
     top: int = value(low=1)  # random-walk: labels kept
+
+    def __post_init__(self):
+        if not self.docs and self.labels == 0:
+            raise ValueError(
+                "docs is false and labels is 0: there would be nothing to train on; set docs to true, or raise labels."
+            )
+        if not self.docs and self.same_size:
+            raise ValueError("docs is false and same_size is true: a sample of both needs the documents; set one back.")
 
 
 def soft_targets(positives: sparse.csr_matrix, p: Params, seed: int) -> sparse.csr_matrix:
@@ -58,7 +67,7 @@ def points(docs: np.ndarray, positives: Ragged, n_labels: int, p: Params, seed: 
         kept = drawn[drawn >= len(docs)] - len(docs)
         docs, chosen, targets = docs[drawn[drawn < len(docs)]], chosen[kept], targets[kept]
     return {
-        "docs": docs.astype(np.int32),
+        "docs": (docs if p.docs else docs[:0]).astype(np.int32),
         "points": chosen.astype(np.int32),
         "targets.values": targets.indices.astype(np.int32, copy=False),
         "targets.offsets": targets.indptr.astype(np.int64),

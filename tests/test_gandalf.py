@@ -12,8 +12,8 @@ from xcutils.ragged import from_rows
 
 pytestmark = pytest.mark.stage
 
-OFF = {"labels": 0.0, "order": "uniform", "targets": "co-occurrence", "delta": 0.1, "same_size": False}
-OFF |= {"walk": 50, "reset": 0.5, "top": 5}
+OFF = {"labels": 0.0, "order": "uniform", "targets": "co-occurrence", "delta": 0.1, "docs": True}
+OFF |= {"same_size": False, "walk": 50, "reset": 0.5, "top": 5}
 DOCS = [{0, 1}, {1, 2}, {2, 3, 4}, {0, 4}, {4, 5}, {6}, {0, 1, 6}, set()]
 
 
@@ -67,6 +67,18 @@ def test_a_sample_is_as_large_as_the_documents_are_many():
     np.testing.assert_array_equal(dense(found), dense(made(labels=1.0))[found["points"]])
 
 
+def test_label_texts_alone():
+    alone, both = made(labels=1.0, docs=False), made(labels=1.0)
+    assert len(alone["docs"]) == 0
+    np.testing.assert_array_equal(dense(alone), dense(both))
+
+
+@pytest.mark.parametrize("changes, said", [({}, "nothing to train on"), ({"labels": 1.0, "same_size": True}, "a sample")])
+def test_label_texts_alone_need_label_texts_and_no_sample(changes, said):
+    with pytest.raises(ValueError, match=said):
+        made(docs=False, **changes)
+
+
 @pytest.fixture
 def change(tiny_run, tiny_model, tmp_path):
     """Run stages with other parameters upon the finished run."""
@@ -92,6 +104,18 @@ def test_values_that_are_not_used_change_nothing(change, tiny_run):
     folder, said = change("gandalf", ["gandalf"], **{"gandalf.delta": 0.5, "gandalf.targets": "glas"})
     assert artifacts.fingerprint(folder / "data/gandalf") == artifacts.fingerprint(tiny_run / "data/gandalf")
     assert said["gandalf"].startswith("gandalf: about ") and said["gandalf"].count("\n") == 1
+
+
+def test_a_classifier_of_label_texts_alone(change, tiny_run):
+    """D9: Z without D. The documents are still embedded, for the memory, and validated on."""
+    folder, said = change("gandalf", ["gandalf"], **{"gandalf.labels": 1.0, "gandalf.docs": False})
+    assert "40 label texts" in said["gandalf"] and "0 documents" in said["gandalf"]
+    for stage in ("cluster", "encoder", "augment"):
+        (folder / "data" / stage).symlink_to(tiny_run / "data" / stage)
+    run_stages(folder, ["classifier"])
+    one, other = (read(place / "data/classifier/final", "classifiers") for place in (folder, tiny_run))
+    assert one.shape == other.shape and np.abs(one - other).max() > 1e-3
+    assert len(read(folder / "data/classifier/final", "docs")) == len(read(tiny_run / "data/classifier/final", "docs"))
 
 
 def test_the_fit_that_chooses_sees_no_validation_document(change, tiny_run):
