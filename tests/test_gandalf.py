@@ -73,7 +73,9 @@ def test_label_texts_alone():
     np.testing.assert_array_equal(dense(alone), dense(both))
 
 
-@pytest.mark.parametrize("changes, said", [({}, "nothing to train on"), ({"labels": 1.0, "same_size": True}, "a sample")])
+@pytest.mark.parametrize(
+    "changes, said", [({}, "nothing to train on"), ({"labels": 1.0, "same_size": True}, "a sample")]
+)
 def test_label_texts_alone_need_label_texts_and_no_sample(changes, said):
     with pytest.raises(ValueError, match=said):
         made(docs=False, **changes)
