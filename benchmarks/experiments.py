@@ -185,8 +185,8 @@ def results(wanted: list[Experiment]) -> dict[str, tuple[str, dict]]:
     return out
 
 
-def other_code(commit: str, folder: str = "") -> list[str]:
-    """The source files that an experiment ran with and that read differently now.
+def code_of(commit: str, folder: str = "") -> dict[str, str | None]:
+    """{source file: md5} that an experiment ran with.
 
     folder  of the pipeline; one that is not the root's reads data/prepare, which the root's makes
     """
@@ -199,7 +199,17 @@ def other_code(commit: str, folder: str = "") -> list[str]:
                 files |= {
                     posixpath.normpath(posixpath.join(start, d["path"])): d.get("md5") for d in stage.get("deps", [])
                 }
-    return [name for name, old in files.items() if name.endswith(".py") and md5_of(ROOT / name) != old]
+    return {name: md5 for name, md5 in files.items() if name.endswith(".py")}
+
+
+def changed_files(code: dict[str, str | None]) -> list[str]:
+    """Those of the source files that read differently now."""
+    return [name for name, old in code.items() if md5_of(ROOT / name) != old]
+
+
+def other_code(commit: str, folder: str = "") -> list[str]:
+    """The source files that an experiment ran with and that read differently now."""
+    return changed_files(code_of(commit, folder))
 
 
 def md5_of(file: Path) -> str | None:

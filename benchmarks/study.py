@@ -1,35 +1,41 @@
 """Do the papers' findings hold here? Every direction of benchmarks/directions.py, measured through DVC experiments.
 
-python -m benchmarks.study [D1 | D2 | ... | recipes ...] [--docs docs] [--fresh] [--plan]
+python -m benchmarks.study [D1 | D2 | ... | recipes ...] [--docs docs] [--fresh] [--again] [--share 1/2] [--plan]
+python -m benchmarks.study --merge FILE [--merge FILE ...] [--docs docs]
 
-reads   params.yaml, unidec/params.yaml, recipes/*.yaml; the experiments `study-*` of this repository;
-        docs/study-notes.yaml {direction: explanation}
-writes  docs/study.md after every experiment, docs/study-times.json {experiment: seconds}; missing experiments
+reads   params.yaml, unidec/params.yaml, recipes/*.yaml; the experiments `study-*` of this clone;
+        docs/study-results.json, see benchmarks/records.py; docs/study-notes.yaml {direction: explanation}
+writes  docs/study.md and docs/study-results.json after every experiment; missing experiments
 
 Each experiment runs by itself in a temporary checkout of HEAD (dvc exp run --temp), which leaves params.yaml of the
-workspace as it is. Those that are there with the wanted parameters are kept, so a study that was stopped goes on where
-it was. The first seed of everything comes first, then the other seeds of what is quick. Recipes run with all their
-stages, so that their times are those of whole runs.
+workspace as it is. Those that are there with the wanted parameters, in this clone or in docs/study-results.json, are
+kept, so a study that was stopped goes on where it was, also in a fresh clone; of two of a name the one that ran with
+the present code counts, otherwise the recorded one. --fresh repeats those that ran with other code, --again all that
+are asked for, every stage of them. The first seed of everything comes first, then the other seeds of what is quick.
+Recipes run with all their stages, so that their times are those of whole runs.
+
+Two clones share a study with --share 1/2 and --share 2/2; --merge then takes in what the other one has measured.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 import re
 import signal
 import statistics
 import time
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import click
 
-from benchmarks import experiments
+from benchmarks import experiments, records
 from benchmarks.directions import DIRECTIONS, ONE_FIT, Claim, Direction, Setting, settings
 from benchmarks.experiments import Experiment, changed, differences, dvc, flat
+from benchmarks.records import Code, Record, Rows
 from xcutils import params, runtime
 from xcutils.errors import UserError
 
@@ -37,6 +43,9 @@ SEEDS = (0, 1, 2)
 NEARLY = 0.5  # points of difference that count as none where the papers have none
 TIRED = 3  # experiments failed in a row, after which the study stops
 UNIDEC = "unidec/params.yaml"
+RESULTS = "study-results.json"
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+Needs = dict[str, dict[str, set[str]]]  # {experiment: {row: metrics}}
 FIGURES = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5", "C@5")
 ROWS = {  # of metrics.json that are the recipe's own
     **dict.fromkeys(("dexa", "ngame", "siamesexml"), ("encoder", "classifier", "fused")),
@@ -48,11 +57,28 @@ ROWS = {  # of metrics.json that are the recipe's own
 
 @dataclass
 class State:
-    """What there is of each experiment: its rows, its seconds, and the files it ran with that are different now."""
+    """What there is of each experiment: its rows, its seconds, its code and the files of it that are different now.
 
-    rows: dict[str, dict[str, dict]] = field(default_factory=dict)
+    again  those that are to be run although they are there
+    """
+
+    rows: dict[str, Rows] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     older: dict[str, list[str]] = field(default_factory=dict)
+    code: dict[str, Code] = field(default_factory=dict)
+    again: set[str] = field(default_factory=set)
+
+    def lacks(self, name: str) -> bool:
+        return name not in self.rows or name in self.again
+
+    def take(self, name: str, record: Record) -> None:
+        """Let this be what there is of the experiment."""
+        self.rows[name], self.code[name] = record.rows, record.code
+        self.older[name] = experiments.changed_files(record.code)
+        self.seconds.pop(name, None)
+        if record.seconds is not None:
+            self.seconds[name] = record.seconds
+        self.again.discard(name)
 
 
 # --- experiments ------------------------------------------------------------------------------------------------------
@@ -124,12 +150,24 @@ def order(asked: tuple[str, ...], state: State, files: dict[str, dict], quick: f
     return list(names)
 
 
-def run(experiment: Experiment, files: dict[str, dict], minutes: float) -> float:
-    """Run it, in place of an older one of its name; the seconds that took."""
-    whole = ["--force"] if experiment.name in recipes(files) else []
+def share(part: int, parts: int, files: dict[str, dict]) -> set[str]:
+    """The names of one of `parts` shares of the study: every so many settings and recipes.
+
+    A setting's seeds stay together: whether the others are run depends on how long the first one took.
+    """
+    groups = [[name_of(name, seed) for seed in SEEDS] for name in settings()] + [[name] for name in recipes(files)]
+    return {name for group in groups[part - 1 :: parts] for name in group}
+
+
+def run(experiment: Experiment, files: dict[str, dict], minutes: float, whole: bool) -> float:
+    """Run it, in place of an older one of its name; the seconds that took.
+
+    whole  run all stages, also those whose results are in DVC's cache
+    """
     forget(experiment.name)
     start = time.monotonic()
-    dvc("exp", "run", "--temp", "--name", experiment.name, *whole, *arguments(experiment, files), minutes=minutes)
+    words = [*(["--force"] if whole else []), *arguments(experiment, files)]
+    dvc("exp", "run", "--temp", "--name", experiment.name, *words, minutes=minutes)
     return round(time.monotonic() - start, 1)
 
 
@@ -152,14 +190,61 @@ def forget(name: str) -> None:
         dvc("exp", "remove", name)
 
 
-def take_in(state: State, wanted: list[Experiment]) -> None:
-    """Add those of the experiments that are finished."""
-    with_bins = {setting for claim in claims() for _, setting, row in claim.terms if ", " in row}
-    with_bins = {name_of(setting, seed) for setting in with_bins for seed in SEEDS}
-    folders = {experiment.name: experiment.folder for experiment in wanted}
-    for name, (commit, metrics) in experiments.results(wanted).items():
-        state.rows[name] = {**metrics, **(read_bins(commit) if name in with_bins else {})}
-        state.older[name] = experiments.other_code(commit, folders[name])
+# --- results ----------------------------------------------------------------------------------------------------------
+
+
+def own_rows(recipe: str) -> tuple[str, ...]:
+    """The rows of metrics.json that are the recipe's own."""
+    return ROWS.get(recipe.removesuffix("-gandalf"), ("fused",))
+
+
+def needed(files: dict[str, dict]) -> Needs:
+    """What the document has a place for."""
+    out = {name: {row: set(FIGURES) for row in own_rows(Path(file).stem)} for name, file in recipes(files).items()}
+    for claim in claims():
+        for _, setting, row in claim.terms:
+            for seed in SEEDS:
+                out.setdefault(name_of(setting, seed), {}).setdefault(row, set()).add(claim.metric)
+    return out
+
+
+def only(rows: Rows, needs: dict[str, set[str]]) -> Rows | None:
+    """The rows and metrics that are needed; None where one is not there."""
+    if any(metric not in rows.get(row, {}) for row, metrics in needs.items() for metric in metrics):
+        return None
+    return {row: {metric: rows[row][metric] for metric in sorted(metrics)} for row, metrics in needs.items()}
+
+
+def of_this_clone(wanted: Iterable[Experiment], needs: Needs) -> dict[str, Record]:
+    """{name: record} of those of the experiments that are finished; the seconds are not known."""
+    by_name, out = {experiment.name: experiment for experiment in wanted}, {}
+    for name, (commit, metrics) in experiments.results(list(by_name.values())).items():
+        one = by_name[name]
+        bins = read_bins(commit) if any(", " in row for row in needs[name]) else {}
+        if rows := only({**metrics, **bins}, needs[name]):
+            out[name] = Record(records.digest(one.values), rows, experiments.code_of(commit, one.folder))
+    return out
+
+
+def take_in(state: State, found: dict[str, Record], every: dict[str, Experiment], needs: Needs) -> None:
+    """Add the records that have the wanted parameters and all that is needed.
+
+    Of two of an experiment the one that ran with the present code is kept, otherwise the one that was there.
+    """
+    for name, record in found.items():
+        if name not in every or record.parameters != records.digest(every[name].values):
+            continue
+        better = name not in state.rows or (state.older[name] and not experiments.changed_files(record.code))
+        if better and (rows := only(record.rows, needs[name])):
+            state.take(name, replace(record, rows=rows))
+
+
+def recorded(state: State, every: dict[str, Experiment]) -> dict[str, Record]:
+    """{name: record} of all that is there."""
+    return {
+        name: Record(records.digest(every[name].values), rows, state.code[name], state.seconds.get(name))
+        for name, rows in state.rows.items()
+    }
 
 
 def read_bins(commit: str) -> dict[str, dict[str, float]]:
@@ -275,7 +360,7 @@ def recipe_lines(state: State, files: dict[str, dict]) -> list[list[str]]:
             lines.append([recipe, "not run yet", *[""] * (len(FIGURES) + 1)])
             continue
         seconds = f"{state.seconds[name]:.0f}" if name in state.seconds else ""
-        for row in ROWS.get(recipe.removesuffix("-gandalf"), ("fused",)):
+        for row in own_rows(recipe):
             lines.append([recipe, row, *(f"{metrics[row][figure]:.2f}" for figure in FIGURES), seconds])
     return lines
 
@@ -298,6 +383,7 @@ comparisons on the default dataset (9,101 training documents of 4 words and 20 l
 difference of settings, which the last table explains; a setting is an experiment `study-<setting>-s<seed>` for each
 seed. Figures are points of percent on the test documents: the mean over seeds {", ".join(map(str, SEEDS))} ± standard
 deviation (least to greatest), or that of one seed where a run takes long. "Parts" are the terms of the difference.
+Those of every single experiment are in `{RESULTS}`.
 
 "Agrees" and "does not agree" are about the sign. "No difference": the seeds do not all have the same sign, or the mean
 is within the standard deviation; for one seed, within the usual deviation of the metric's other differences. Where the
@@ -326,7 +412,12 @@ def document(state: State, files: dict[str, dict], notes: dict[str, str]) -> str
         "",
     ]
     text += table(["recipe", "row", *FIGURES, "seconds"], recipe_lines(state, files), right=len(FIGURES) + 1)
-    text += ["## Settings", "", "Seconds are the mean of runs in which `prepare` and `embed` came from the cache.", ""]
+    text += [
+        "## Settings",
+        "",
+        "Seconds are the mean of runs in which `prepare` and `embed` came from the cache (not so with `--again`).",
+        "",
+    ]
     text += table(["setting", "file", "changed in it", "seconds"], setting_lines(state, files), right=1)
     return "\n".join(text)
 
@@ -342,7 +433,26 @@ def read_notes(file: Path) -> dict[str, str]:
 # --- command ----------------------------------------------------------------------------------------------------------
 
 
-def work(missing, every: dict[str, Experiment], state: State, files: dict, minutes: float, write) -> list[str]:
+def read_state(docs: Path, others: tuple[Path, ...], every: dict[str, Experiment], files: dict[str, dict]) -> State:
+    """What is recorded, what this clone has besides, and what others have recorded."""
+    state, needs, own = State(), needed(files), docs / RESULTS
+    take_in(state, records.read(own) if own.is_file() else {}, every, needs)
+    take_in(state, of_this_clone(every.values(), needs), every, needs)
+    for file in others:
+        take_in(state, records.read(file), every, needs)
+    return state
+
+
+def run_and_take(experiment: Experiment, state: State, files: dict[str, dict], minutes: float, whole: bool) -> None:
+    """Run the experiment; what comes of it replaces what there was."""
+    seconds = run(experiment, files, minutes, whole)
+    found = of_this_clone([experiment], needed(files))
+    if experiment.name not in found:
+        raise UserError(f"{experiment.name}: done, but without the wanted parameters or rows: see `dvc exp show`.")
+    state.take(experiment.name, replace(found[experiment.name], seconds=seconds))
+
+
+def work(missing, run_one, write) -> list[str]:
     """Run what is missing, one after the other, and write after each; the names of those that failed.
 
     missing  () -> [name], asked again after each: how long an experiment took decides on others
@@ -353,10 +463,7 @@ def work(missing, every: dict[str, Experiment], state: State, files: dict, minut
         name = todo[0]
         runtime.say(f"study: {len(todo)} to do, {name} is running")
         try:
-            state.seconds[name] = run(every[name], files, minutes)
-            take_in(state, [every[name]])
-            if name not in state.rows:
-                raise UserError(f"{name}: done, but not with the wanted parameters: see `dvc exp show`.")
+            run_one(name)
             in_a_row = 0
         except UserError as error:
             failed, in_a_row = [*failed, name], in_a_row + 1
@@ -367,32 +474,55 @@ def work(missing, every: dict[str, Experiment], state: State, files: dict, minut
     return failed
 
 
+def parse_share(_context, _option, text: str) -> tuple[int, int]:
+    """(part, parts) of I/N."""
+    part, _, parts = text.partition("/")
+    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
+        raise click.BadParameter("write it as 1/2 or 2/2.")
+    return int(part), int(parts)
+
+
 @click.command()
 @click.argument("asked", nargs=-1, type=click.Choice([*DIRECTIONS, "recipes"]))
 @click.option("--docs", default=experiments.ROOT / "docs", type=click.Path(path_type=Path), help="Where to write.")
 @click.option("--fresh", is_flag=True, help="Run again what was run with other code.")
+@click.option("--again", is_flag=True, help="Run again all that is asked for, all stages of it.")
+@click.option("--share", "part", default="1/1", callback=parse_share, help="I/N: run only the I-th of N shares.")
+@click.option("--merge", "others", multiple=True, type=FILE, help=f"Take in another {RESULTS}; run nothing.")
 @click.option("--plan", is_flag=True, help="Print what would be run; run and write nothing.")
 @click.option("--quick", default=120.0, show_default=True, help="Seconds up to which all seeds are run.")
 @click.option("--minutes", default=60.0, show_default=True, help="Longest time for one experiment.")
 @runtime.command
-def main(asked: tuple[str, ...], docs: Path, fresh: bool, plan: bool, quick: float, minutes: float) -> None:
+def main(
+    asked: tuple[str, ...],
+    docs: Path,
+    fresh: bool,
+    again: bool,
+    part: tuple[int, int],
+    others: tuple[Path, ...],
+    plan: bool,
+    quick: float,
+    minutes: float,
+) -> None:
     """Run the missing experiments of the directions ASKED (all by default); write the document of what is there."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a terminated study ends the stage at work as well
-    asked, files, notes = asked or (*DIRECTIONS, "recipes"), read_files(experiments.ROOT), docs / "study-notes.yaml"
-    every, times, state = make_all(files), docs / "study-times.json", State()
-    state.seconds = json.loads(times.read_text(encoding="utf-8")) if times.is_file() else {}
-    explanations = read_notes(notes)
-    take_in(state, list(every.values()))
-    if fresh:
-        for name in [name for name in order(asked, state, files, float("inf")) if state.older.get(name)]:
-            del state.rows[name], state.older[name]
+    asked, files = asked or (*DIRECTIONS, "recipes"), read_files(experiments.ROOT)
+    every, explanations = make_all(files), read_notes(docs / "study-notes.yaml")
+    state, mine = read_state(docs, others, every, files), share(*part, files)
+    there = [name for name in order(asked, state, files, float("inf")) if name in state.rows]
+    repeated = [name for name in there if again or (fresh and state.older[name])]
+    state.again = set(repeated)
 
     def missing() -> list[str]:
-        return [name for name in order(asked, state, files, quick) if name not in state.rows]
+        wanted = dict.fromkeys([*order(asked, state, files, quick), *repeated])
+        return [name for name in wanted if name in mine and state.lacks(name)]
+
+    def run_one(name: str) -> None:
+        run_and_take(every[name], state, files, minutes, whole=again or name in recipes(files))
 
     def write() -> None:
         docs.mkdir(parents=True, exist_ok=True)
-        times.write_text(json.dumps(state.seconds, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        records.write(docs / RESULTS, recorded(state, every))
         (docs / "study.md").write_text(document(state, files, explanations), encoding="utf-8")
 
     if plan:
@@ -400,11 +530,14 @@ def main(asked: tuple[str, ...], docs: Path, fresh: bool, plan: bool, quick: flo
             click.echo(f"{name}: {' '.join(arguments(every[name], files))}")
         return
     write()
+    if others:
+        runtime.say(f"wrote {docs / 'study.md'} and {docs / RESULTS}: {len(state.rows)} experiments")
+        return
     if missing():
         experiments.warn_of_changes()
-    if any(name not in recipes(files) for name in missing()):
+    if not again and any(name not in recipes(files) for name in missing()):
         run_embed(files, minutes)
-    failed = work(missing, every, state, files, minutes, write)
+    failed = work(missing, run_one, write)
     runtime.say(f"wrote {docs / 'study.md'}")
     if failed:
         raise UserError(f"failed: {', '.join(failed)}. Running the study again tries them again.")

@@ -117,6 +117,8 @@ def test_code_that_has_changed_since(repository, tmp_path):
     places = {"stages": {"train": {}, "score": {"wdir": ".."}}}  # of the paths in the lock file
     texts = {"dvc.lock": root, "unidec/dvc.lock": second, "unidec/dvc.yaml": places}
     commit = repository("one", {file: json.dumps(tree) for file, tree in texts.items()})
+    assert experiments.code_of(commit)["loss.py"] == hashlib.md5(b"loss").hexdigest()
+    assert set(experiments.code_of(commit)) == {"same.py", "new.py", "gone.py", "loss.py"}  # data is not code
     assert experiments.other_code(commit) == ["new.py", "gone.py"]
     assert sorted(experiments.other_code(commit, "unidec/")) == ["loss.py", "new.py"]
     assert experiments.other_code(repository("two", {"a": "b"})) == []

@@ -7,7 +7,7 @@ import re
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import experiments, study
+from benchmarks import experiments, records, study
 from benchmarks.directions import DIRECTIONS, Claim, Direction, settings
 from benchmarks.study import State, make, name_of, per_seed, verdict
 from xcutils import params
@@ -334,11 +334,12 @@ def test_notes_are_of_directions(tmp_path):
 
 
 class MadeUpDVC:
-    """Experiments that take seconds of a made-up clock, fail, or stop the study."""
+    """Experiments that take seconds of a made-up clock, fail, or stop the study; `code` is the hash of their file."""
 
     def __init__(self):
         self.done, self.ran, self.clock = {}, [], 0.0
-        self.seconds, self.failing, self.stop_after, self.older = {}, set(), None, []
+        self.seconds, self.failing, self.stop_after = {}, set(), None
+        self.code, self.code_of, self.figure = "first", {}, 50.0
 
     def __call__(self, *words: str, minutes: float | None = None) -> str:
         if words[:2] == ("exp", "list"):
@@ -355,12 +356,12 @@ class MadeUpDVC:
         if name in self.failing:
             raise UserError("it broke")
         assert name not in self.done  # DVC refuses a name that is taken
-        self.done[name] = words
+        self.done[name], self.code_of[name] = words, self.code
         return ""
 
     def results(self, wanted) -> dict:
-        figures = dict.fromkeys((*study.FIGURES, "C@1", "R@10"), 50.0)
-        return {one.name: ("abc", dict.fromkeys(ROW_NAMES, figures)) for one in wanted if one.name in self.done}
+        figures = dict.fromkeys((*study.FIGURES, "C@1", "R@10"), self.figure)
+        return {one.name: (one.name, dict.fromkeys(ROW_NAMES, figures)) for one in wanted if one.name in self.done}
 
 
 @pytest.fixture
@@ -372,7 +373,8 @@ def made_up(monkeypatch, unchecked):
     monkeypatch.setattr(study.time, "monotonic", lambda: made.clock)
     monkeypatch.setattr(study.signal, "signal", lambda *_: None)
     monkeypatch.setattr(experiments, "results", made.results)
-    monkeypatch.setattr(experiments, "other_code", lambda commit, folder: made.older)
+    monkeypatch.setattr(experiments, "code_of", lambda name, _: {"stages/encoder.py": made.code_of[name]})
+    monkeypatch.setattr(experiments, "md5_of", lambda _: made.code)
     monkeypatch.setattr(experiments, "warn_of_changes", lambda: None)
     return made
 
@@ -381,11 +383,15 @@ def study_of(docs, *words: str):
     return CliRunner().invoke(study.main, [*words, "--docs", str(docs)])
 
 
+def results_of(docs) -> dict[str, records.Record]:
+    return records.read(docs / study.RESULTS)
+
+
 def test_a_stopped_study_goes_on_where_it_was(made_up, tmp_path):
     made_up.stop_after = 4  # the embeddings, three experiments
     assert study_of(tmp_path, "D4").exit_code == 130
     assert made_up.ran == ["study-embed", "study-tokens-head-s0", "study-tokens-K4096-s0", "study-softmax-head-s0"]
-    assert len(json.loads((tmp_path / "study-times.json").read_text())) == 3
+    assert {record.seconds for record in results_of(tmp_path).values()} == {50.0} and len(results_of(tmp_path)) == 3
     text = (tmp_path / "study.md").read_text()
     assert "| `tokens-head - tokens-K4096` | encoder P@1 | > 0 | +0.28; +1.64 | +0.00 | 50.00 - 50.00 | 1 |" in text
     assert "| `softmax-head - softmax-K4096` | encoder P@1 | > 0 | +0.28; +1.64 |  |  | 0 | not run yet |" in text
@@ -436,12 +442,38 @@ def test_recipes_run_whole_and_only_they(made_up, tmp_path):
 def test_fresh_runs_again_what_ran_with_other_code(made_up, tmp_path):
     assert study_of(tmp_path, "recipes").exit_code == 0
     count = len(made_up.ran)
-    made_up.older = ["stages/encoder.py"]
+    made_up.code = "second"
     assert study_of(tmp_path, "recipes").exit_code == 0
     assert len(made_up.ran) == count
     assert f"{count} of {count} experiments ran with older code" in (tmp_path / "study.md").read_text()
     assert study_of(tmp_path, "recipes", "--fresh").exit_code == 0
     assert made_up.ran[count:] == made_up.ran[:count]
+    assert "older code" not in (tmp_path / "study.md").read_text()
+
+
+def test_fresh_keeps_what_there_was_until_it_has_been_run_again(made_up, tmp_path):
+    made_up.seconds = {"study-tokens-head-s0": 500.0}
+    assert study_of(tmp_path, "D4", "--quick", "600").exit_code == 0
+    made_up.code, made_up.stop_after = "second", len(made_up.ran) + 3
+    made_up.failing = {"study-tokens-head-s0"}
+    assert study_of(tmp_path, "D4", "--fresh").exit_code == 130
+    assert "11 of 12 experiments ran with older code" in (tmp_path / "study.md").read_text()
+    made_up.stop_after, made_up.failing = None, set()
+    assert study_of(tmp_path, "D4", "--fresh").exit_code == 0  # also the seeds of what has become slow
+    assert "older code" not in (tmp_path / "study.md").read_text()
+
+
+def test_again_runs_all_that_is_asked_whole_whatever_is_there(made_up, tmp_path):
+    assert study_of(tmp_path, "D4", "recipes").exit_code == 0
+    first = [name for name in made_up.ran if name != "study-embed"]
+    made_up.ran.clear()
+    made_up.figure = 60.0
+    assert study_of(tmp_path, "D4", "--again").exit_code == 0
+    assert made_up.ran == [name for name in first if "recipe" not in name]
+    assert all("--force" in made_up.done[name] for name in made_up.ran)
+    figures = {name: record.rows["encoder"]["P@1"] for name, record in results_of(tmp_path).items() if "-K" in name}
+    assert set(figures.values()) == {60.0}
+    assert results_of(tmp_path)["study-recipe-dexa-gandalf"].rows["fused"]["P@1"] == 50.0  # was not asked for
 
 
 def test_plan_prints_and_does_nothing(made_up, tmp_path):
@@ -449,3 +481,168 @@ def test_plan_prints_and_does_nothing(made_up, tmp_path):
     assert result.exit_code == 0 and not made_up.ran and not (tmp_path / "docs").exists()
     assert len(result.output.splitlines()) == 12
     assert result.output.startswith("study-tokens-head-s0: -S ")
+
+
+# --- records ----------------------------------------------------------------------------------------------------------
+
+
+def test_records_hold_what_the_document_uses_and_code_once(made_up, tmp_path):
+    assert study_of(tmp_path, "D4", "recipes").exit_code == 0
+    found = results_of(tmp_path)
+    assert found["study-tokens-head-s1"].rows == {"encoder": {"P@1": 50.0}}
+    assert found["study-tokens-head-s1"].code == {"stages/encoder.py": "first"}
+    assert set(found["study-recipe-unidec"].rows) == {"encoder", "classifier", "concatenated"}
+    assert set(found["study-recipe-unidec"].rows["encoder"]) == set(study.FIGURES)
+    text = (tmp_path / study.RESULTS).read_text()
+    lines = [line for line in text.splitlines() if line.startswith('"study-')]
+    assert len(lines) == len(found) and lines == sorted(lines) and text.count("stages/encoder.py") == 1
+    assert records.as_text(found) == text
+    made_up.code = "second"
+    assert study_of(tmp_path, "D4", "--fresh").exit_code == 0
+    assert len(json.loads((tmp_path / study.RESULTS).read_text())["code"]) == 2  # the recipes' is the first
+
+
+def test_every_claim_finds_its_rows_in_what_is_recorded(unchecked):
+    needs = study.needed(FILES)
+    assert set(needs) == set(study.make_all(FILES))
+    for claim in study.claims():
+        assert all(claim.metric in needs[name_of(setting, 2)][row] for _, setting, row in claim.terms)
+    assert any(", " in row for rows in needs.values() for row in rows)  # bins
+    rows = {"encoder": {"P@1": 1.0, "P@5": 2.0}, "BM25": {"P@1": 3.0}}
+    assert study.only(rows, {"encoder": {"P@1"}}) == {"encoder": {"P@1": 1.0}}
+    assert study.only(rows, {"encoder": {"P@1"}, "classifier, tail": {"P@1"}}) is None
+    assert study.only(rows, {"encoder": {"C@5"}}) is None
+
+
+def test_a_record_that_cannot_be_read_is_named(tmp_path):
+    file = tmp_path / study.RESULTS
+    lost = '{"code": {}, "experiments": {"a": {"code": "b", "parameters": "c", "rows": {}, "seconds": 1}}}'
+    for text in ("<<<<<<< HEAD\n", "[]", "{}", lost):
+        file.write_text(text)
+        with pytest.raises(UserError, match=f"{study.RESULTS} is not a record"):
+            records.read(file)
+    records.write(file, {})
+    assert records.read(file) == {}
+
+
+def test_a_fresh_clone_goes_on_from_the_records(made_up, tmp_path):
+    made_up.seconds = {"study-tokens-head-s0": 500.0}
+    made_up.stop_after = 4
+    assert study_of(tmp_path, "D4").exit_code == 130
+    text, before = (tmp_path / "study.md").read_text(), list(made_up.ran)
+    made_up.done.clear()  # the experiments of the other clone
+    made_up.stop_after = len(before)
+    assert study_of(tmp_path, "D4").exit_code == 130
+    assert (tmp_path / "study.md").read_text() == text
+    made_up.stop_after = None
+    assert study_of(tmp_path, "D4").exit_code == 0
+    others = [name_of(name, seed) for seed in (1, 2) for name in ("softmax-head", "softmax-K4096")]
+    assert made_up.ran[len(before) :] == ["study-embed", "study-softmax-K4096-s0", *others]  # tokens-head is slow
+
+
+def test_experiments_of_this_clone_are_there_without_a_record(made_up, tmp_path):
+    assert study_of(tmp_path, "D4").exit_code == 0
+    names, before = set(results_of(tmp_path)), len(made_up.ran)
+    (tmp_path / study.RESULTS).unlink()
+    assert study_of(tmp_path, "D4").exit_code == 0
+    assert len(made_up.ran) == before and set(results_of(tmp_path)) == names
+
+
+def test_a_record_counts_before_an_experiment_of_this_clone_unless_its_code_is_older(made_up, tmp_path):
+    assert study_of(tmp_path, "D4").exit_code == 0
+    made_up.figure = 60.0  # of the experiments of this clone, which are as old
+    assert study_of(tmp_path, "D4").exit_code == 0
+    assert results_of(tmp_path)["study-tokens-head-s0"].rows["encoder"]["P@1"] == 50.0
+    made_up.code = made_up.code_of["study-tokens-head-s0"] = "second"
+    assert study_of(tmp_path, "D4").exit_code == 0
+    found = {name: record.rows["encoder"]["P@1"] for name, record in results_of(tmp_path).items()}
+    assert found.pop("study-tokens-head-s0") == 60.0 and set(found.values()) == {50.0}
+
+
+def test_a_record_of_other_parameters_is_not_used(made_up, tmp_path, monkeypatch):
+    assert study_of(tmp_path, "D4", "recipes").exit_code == 0
+    made_up.done.clear()
+    made_up.ran.clear()
+    files = FILES | {"recipes/unidec.yaml": FILES["recipes/unidec.yaml"] | {"eta": 8}}
+    monkeypatch.setattr(study, "read_files", lambda _: files)
+    assert study_of(tmp_path, "D4", "recipes").exit_code == 0
+    assert made_up.ran == ["study-recipe-unidec"]
+
+
+def test_a_record_without_a_row_that_is_needed_is_not_used(made_up, tmp_path):
+    assert study_of(tmp_path, "D4").exit_code == 0
+    tree = json.loads((tmp_path / study.RESULTS).read_text())
+    del tree["experiments"]["study-tokens-head-s2"]["rows"]["encoder"]
+    (tmp_path / study.RESULTS).write_text(json.dumps(tree))
+    made_up.done.clear()
+    made_up.ran.clear()
+    assert study_of(tmp_path, "D4").exit_code == 0
+    assert made_up.ran == ["study-embed", "study-tokens-head-s2"]
+
+
+def test_a_record_of_other_code_is_shown_as_older(made_up, tmp_path):
+    assert study_of(tmp_path, "D4").exit_code == 0
+    made_up.done.clear()
+    made_up.ran.clear()
+    made_up.code = "second"
+    assert study_of(tmp_path, "D4").exit_code == 0
+    assert not made_up.ran
+    assert "12 of 12 experiments ran with older code" in (tmp_path / "study.md").read_text()
+    assert study_of(tmp_path, "D4", "--fresh").exit_code == 0
+    assert len(made_up.ran) == 1 + 12
+
+
+def another_clone(made_up, docs, *words: str, code: str, figure: float) -> str:
+    """The records of a study in a clone that shares nothing with this one."""
+    mine = made_up.done, made_up.code, made_up.figure
+    made_up.done, made_up.code, made_up.figure = {}, code, figure
+    assert study_of(docs, *words).exit_code == 0
+    made_up.done, made_up.code, made_up.figure = mine
+    return str(docs / study.RESULTS)
+
+
+def test_merge_prefers_the_present_code_and_otherwise_its_own(made_up, tmp_path):
+    old = another_clone(made_up, tmp_path / "old", "D4", "recipes", code="first", figure=30.0)
+    new = another_clone(made_up, tmp_path / "new", "D4", code="second", figure=40.0)
+    own = tmp_path / "own"
+    another_clone(made_up, own, "D4", code="first", figure=50.0)
+    before, made_up.code = len(made_up.ran), "second"
+
+    def figures() -> dict[str, float]:
+        return {name: record.rows["encoder"]["P@1"] for name, record in results_of(own).items() if "-s" in name}
+
+    assert study_of(own, "--merge", old).exit_code == 0
+    assert set(figures().values()) == {50.0}  # both are older
+    assert "study-recipe-unidec" in results_of(own)
+    assert study_of(own, "--merge", old, "--merge", new).exit_code == 0
+    assert set(figures().values()) == {40.0}
+    recipes = len(study.recipes(FILES))
+    assert f"{recipes} of {recipes + 12} experiments ran" in (own / "study.md").read_text()
+    assert "| 40.00 - 40.00 | 3 |" in (own / "study.md").read_text()
+    assert study_of(tmp_path / "new", "--merge", str(own / study.RESULTS)).exit_code == 0
+    assert results_of(tmp_path / "new") == results_of(own)
+    assert len(made_up.ran) == before
+
+
+def test_shares_are_the_whole_and_do_not_overlap(unchecked):
+    for parts in (1, 2, 3):
+        shares = [study.share(part, parts, FILES) for part in range(1, parts + 1)]
+        assert sorted(name for one in shares for name in one) == sorted(study.make_all(FILES))
+        firsts = [sum(name.endswith("-s0") for name in one) for one in shares]
+        assert max(firsts) - min(firsts) <= 1
+        for one in shares:
+            assert all(name_of(name, 2) in one for name in SETTINGS if name_of(name, 0) in one)
+
+
+def test_two_clones_share_a_study(made_up, tmp_path):
+    for part in ("1/2", "2/2"):
+        another_clone(made_up, tmp_path / part[0], "D4", "recipes", "--share", part, code="first", figure=50.0)
+    ran = [name for name in made_up.ran if name != "study-embed"]
+    assert len(ran) == len(set(ran)) == 12 + len(study.recipes(FILES))
+    one, other = tmp_path / "1", tmp_path / "2"
+    assert results_of(one) and results_of(other) and not set(results_of(one)) & set(results_of(other))
+    assert study_of(one, "--merge", str(other / study.RESULTS)).exit_code == 0
+    assert set(results_of(one)) == set(ran)
+    assert study_of(one, "D4", "recipes", "--plan").output == ""
+    for wrong in ("0/2", "3/2", "2", "a/b", "1/"):
+        assert study_of(one, "--share", wrong, "--plan").exit_code == 2
