@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from xcutils import artifacts, estimates, runtime
 from xcutils.encoders import encode, move
-from xcutils.fitting import Clustered, fit_folds, fit_model, save_outcome, validation_figures
+from xcutils.fitting import Clustered, Judge, fit_folds, fit_model, save_outcome
 from xcutils.folds import Fold, folds
 from xcutils.losses import bce, decoupled_softmax, hardest_positives, triplet
 from xcutils.metrics import pair_matrix
@@ -25,6 +25,7 @@ from xcutils.models import load_encoder, save_encoder
 from xcutils.neighbours import unit
 from xcutils.params import load_params, load_top, value
 from xcutils.points import Points, load_points
+from xcutils.propensity import inverse_propensities
 from xcutils.samplers import ClusteredEpochs, LabelPool
 from xcutils.scratch import Snapshots
 from xcutils.tables import RowTable
@@ -118,16 +119,11 @@ class OneVsAll:
         return encode(self.encoder, self.tokens.take(docs)) if self.p.encoder_lr else self.docs[docs]
 
 
-def fit(model: OneVsAll, fold: Fold, excluded, p: Params, seed: int, snapshots: Snapshots) -> Outcome:
-    """Train on the fold's points.
-
-    excluded  (N, L) binary  pairs that may not be predicted
-    """
-    n_labels = len(model.table.values)
-    truth = model.positives.take(fold.validation).csr(n_labels)
+def fit(model: OneVsAll, fold: Fold, judge: Judge, p: Params, seed: int, snapshots: Snapshots) -> Outcome:
+    """Train on the fold's points."""
 
     def validate(_: int) -> dict[str, float]:
-        return validation_figures(model.embed_all(fold.validation), model.vectors(), truth, excluded[fold.validation])
+        return judge(fold.validation, model.embed_all(fold.validation), model.vectors())
 
     optimisers = [Optimisers(None, p.lr, tables=[model.table])]
     if p.encoder_lr:
@@ -176,7 +172,8 @@ def main(train_dir: Path, labels_dir: Path, encoder_dir: Path, augment: Path, ga
         labels, plain, docs = (artifacts.load_array(augment / fold.name, name) for name in ("labels", "plain", "docs"))
         model = OneVsAll(encoder, points, np.concatenate([docs, plain[points.labels]]), labels, p)
         excluded = pair_matrix(artifacts.load_array(train_dir, "filter"), (points.n_docs, len(labels)))
-        save_fold(folder, model, fit(model, fold, excluded, p, seed, snapshots))
+        judge = Judge(points.positives, excluded, inverse_propensities(train_dir, labels_dir), p.tail)
+        save_fold(folder, model, fit(model, fold, judge, p, seed, snapshots))
 
     refit = artifacts.load_json(train_dir, "meta.json")["refit"]
     with (

@@ -20,13 +20,14 @@ from xcutils.caching import encode_cached
 from xcutils.checkpoints import fingerprint
 from xcutils.encoders import encode, move
 from xcutils.errors import UserError
-from xcutils.fitting import Clustered, fit_folds, fit_model, save_outcome, validation_figures
+from xcutils.fitting import Clustered, Judge, fit_folds, fit_model, save_outcome
 from xcutils.folds import Fold, folds
 from xcutils.losses import contrastive, decoupled_softmax, pairwise, supcon, triplet
 from xcutils.metrics import pair_matrix
 from xcutils.mining import Miner
 from xcutils.models import Architecture, save_encoder
 from xcutils.params import load_params, load_top, value
+from xcutils.propensity import inverse_propensities
 from xcutils.ragged import Ragged, concatenate
 from xcutils.samplers import ClusteredEpochs, LabelPool, first_columns, sample_positives
 from xcutils.scratch import Snapshots
@@ -159,14 +160,10 @@ class Epochs(ClusteredEpochs):
         return super().__call__(epoch, rng)
 
 
-def fit(model: Siamese, fold: Fold, excluded, p: Params, seed: int, snapshots: Snapshots) -> Outcome:
-    """Train on the fold's documents.
-
-    excluded  (N, L) binary  pairs that may not be predicted
-    """
-    n_labels = len(model.labels)
+def fit(model: Siamese, fold: Fold, judge: Judge, p: Params, seed: int, snapshots: Snapshots) -> Outcome:
+    """Train on the fold's documents."""
     if p.mined:
-        model.miner = Miner(model.positives.csr(n_labels) + excluded, p.mined_from)
+        model.miner = Miner(model.positives.csr(len(model.labels)) + judge.excluded, p.mined_from)
 
     def validate(epoch: int) -> dict[str, float]:
         docs = encode(model.encoder, model.docs.take(fold.validation))
@@ -177,9 +174,7 @@ def fit(model: Siamese, fold: Fold, excluded, p: Params, seed: int, snapshots: S
                 + ("raise encoder.negatives, set encoder.weighting to 0 or " if p.loss == "triplet" else "")
                 + f"lower encoder.lr ({p.lr:g}; transformers want about 0.0001)."
             )
-        truth = model.positives.take(fold.validation).csr(n_labels)
-        figures = validation_figures(docs, model.label_embeddings(), truth, excluded[fold.validation])
-        return figures | {"doc_cosine": collapse}
+        return judge(fold.validation, docs, model.label_embeddings()) | {"doc_cosine": collapse}
 
     tables = [*model.encoder.tables, model.aux.table]
     return fit_model(
@@ -224,12 +219,13 @@ def main(train_dir: Path, labels_dir: Path, tokenizer: Path, cluster: Path, out:
     check_vocabulary(tokenizer, p.model, "encoder.model")
     estimates.announce("encoder", estimates.prepared(train_dir, labels_dir))
     excluded = pair_matrix(artifacts.load_array(train_dir, "filter"), (len(docs), len(labels)))
+    judge = Judge(positives, excluded, inverse_propensities(train_dir, labels_dir), p.tail)
 
     def fit_fold(fold: Fold, snapshots: Snapshots, folder: Path) -> None:
         torch.manual_seed(seed)
         encoder = move(p.build([docs.take(fold.fit), labels], special), device)
         model = Siamese(encoder, docs, labels, positives, label_to_aux, p)
-        save_fold(folder, model, fit(model, fold, excluded, p, seed, snapshots))
+        save_fold(folder, model, fit(model, fold, judge, p, seed, snapshots))
 
     refit = artifacts.load_json(train_dir, "meta.json")["refit"]
     with (

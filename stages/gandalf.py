@@ -14,7 +14,7 @@ import numpy as np
 from scipy import sparse
 
 from xcutils import artifacts, estimates, runtime
-from xcutils.correlations import choose_labels, co_occurrence, glas, random_walk
+from xcutils.correlations import choose_labels, co_occurrence, glas, keep_own, random_walk
 from xcutils.folds import folds
 from xcutils.params import load_params, load_top, value
 from xcutils.ragged import Ragged
@@ -26,6 +26,7 @@ class Params:
     order: Literal["uniform", "tail"]  # which of them: drawn uniformly, or the rarest first
     targets: Literal["co-occurrence", "glas", "random-walk", "self"]
     delta: float = value(low=0, high=1)  # weaker targets are left out
+    own: float = value(low=0, high=1)  # share of a label text's targets that its own label has at least
     docs: bool  # train on the documents too; false: on label texts alone
     same_size: bool  # draw as many points from documents and label texts together as there are documents
     walk: int = value(low=1)  # random-walk: steps
@@ -61,7 +62,10 @@ def points(docs: np.ndarray, positives: Ragged, n_labels: int, p: Params, seed: 
     matrix = positives.take(docs).csr(n_labels)
     frequency = np.bincount(matrix.indices, minlength=n_labels)
     chosen = choose_labels(frequency, p.labels, p.order, seed)
-    targets = soft_targets(matrix, p, seed)[chosen] if len(chosen) else sparse.csr_matrix((0, n_labels))
+    targets = sparse.csr_matrix((0, n_labels))
+    if len(chosen):
+        targets = soft_targets(matrix, p, seed)[chosen]
+        keep_own(targets, chosen, p.own)
     if p.same_size and len(chosen):
         drawn = np.sort(np.random.default_rng(seed).permutation(len(docs) + len(chosen))[: len(docs)])
         kept = drawn[drawn >= len(docs)] - len(docs)

@@ -17,8 +17,9 @@ from xcutils.models import load_encoder
 from xcutils.neighbours import exact
 from xcutils.params import load_params
 from xcutils.pretrained import build_pretrained
+from xcutils.propensity import inverse_propensities
 from xcutils.scoring import DEPTH, ScoreParams, Split, final_rankings, fuse, load_split, save_score, search_width
-from xcutils.system import choosing_predictor, final_predictor, inverse_propensities
+from xcutils.system import choosing_predictor, final_predictor
 
 Params = ScoreParams
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from xcutils.correlations import choose_labels, co_occurrence, glas, random_walk
+from xcutils.correlations import choose_labels, co_occurrence, glas, keep_own, random_walk
 
 steady = settings(derandomize=True, deadline=None, max_examples=60)
 LABELS = 7
@@ -61,6 +61,22 @@ def test_co_occurrence_is_the_share_of_a_labels_documents(docs, delta, pairs):
 @given(docs=DOCS, delta=st.sampled_from([0.0, 0.1, 0.5]), pairs=st.sampled_from([1, 20, 1000]))
 def test_glas_is_the_sigmoid_of_the_symmetric_strength(docs, delta, pairs):
     np.testing.assert_allclose(glas(matrix(docs), delta, pairs).toarray(), glas_by_hand(docs, delta), rtol=1e-6)
+
+
+@steady
+@given(docs=DOCS, share=st.sampled_from([0.0, 0.3, 0.5, 0.9, 1.0]), chunk=st.sampled_from([1, 3, 100]))
+def test_others_are_weakened_until_the_own_label_has_its_share(docs, share, chunk):
+    chosen = np.array([0, 2, 5])
+    plain = co_occurrence(matrix(docs), 0.1)[chosen]
+    made = plain.copy()
+    keep_own(made, chosen, share, chunk)
+    for row, label in enumerate(chosen):
+        before, after = (part.toarray()[row] for part in (plain, made))
+        others = before.sum() - before[label]
+        allowed = (1 - share) / share if share else math.inf  # the own target is 1
+        expected = before * (min(1, allowed / others) if others else 1)
+        expected[label] = 1
+        np.testing.assert_allclose(after, expected, rtol=1e-5)
 
 
 def test_the_threshold_is_strict():

@@ -12,8 +12,8 @@ from xcutils.ragged import from_rows
 
 pytestmark = pytest.mark.stage
 
-OFF = {"labels": 0.0, "order": "uniform", "targets": "co-occurrence", "delta": 0.1, "docs": True}
-OFF |= {"same_size": False, "walk": 50, "reset": 0.5, "top": 5}
+OFF = {"labels": 0.0, "order": "uniform", "targets": "co-occurrence", "delta": 0.1, "own": 0.0}
+OFF |= {"docs": True, "same_size": False, "walk": 50, "reset": 0.5, "top": 5}
 DOCS = [{0, 1}, {1, 2}, {2, 3, 4}, {0, 4}, {4, 5}, {6}, {0, 1, 6}, set()]
 
 
@@ -65,6 +65,14 @@ def test_a_sample_is_as_large_as_the_documents_are_many():
     assert len(found["docs"]) + len(found["points"]) == 6 and len(found["points"]) > 0
     assert set(found["docs"]) < {0, 1, 2, 3, 4, 6}
     np.testing.assert_array_equal(dense(found), dense(made(labels=1.0))[found["points"]])
+
+
+@pytest.mark.parametrize("targets", ["co-occurrence", "glas", "random-walk", "self"])
+def test_the_own_label_has_its_share_of_the_targets(targets):
+    plain, own = (dense(made(labels=1.0, targets=targets, own=share)) for share in (0.0, 0.6))
+    shares = own.diagonal() / own.sum(axis=1)
+    assert (shares > 0.6 - 1e-6).all() and (own.diagonal() == plain.diagonal()).all()
+    assert ((own > 0) == (plain > 0)).all()
 
 
 def test_label_texts_alone():

@@ -45,8 +45,9 @@ from xcutils.encoders import encode
 from xcutils.fusion import Fusion, rank
 from xcutils.metrics import evaluate
 from xcutils.models import load_encoder
+from xcutils.propensity import inverse_propensities
 from xcutils.ragged import to_strings
-from xcutils.system import choosing_predictor, final_predictor, inverse_propensities
+from xcutils.system import choosing_predictor, final_predictor
 
 pytestmark = pytest.mark.stage
 

@@ -35,6 +35,7 @@ from unidec.train import Params, PickSome, Unified, fit
 from xcutils import artifacts
 from xcutils.encoders import encode
 from xcutils.errors import UserError
+from xcutils.fitting import Judge
 from xcutils.folds import Fold
 from xcutils.heads import TwoHeads
 from xcutils.metrics import evaluate, pair_matrix, without
@@ -42,10 +43,10 @@ from xcutils.mining import Miner
 from xcutils.models import load_encoder
 from xcutils.params import UnifiedTop, check
 from xcutils.points import Points
+from xcutils.propensity import inverse_propensities
 from xcutils.ragged import Ragged, concatenate, from_rows
 from xcutils.scoring import load_split
 from xcutils.scratch import Snapshots
-from xcutils.system import inverse_propensities
 
 pytestmark = pytest.mark.stage
 
@@ -294,7 +295,8 @@ def test_a_label_that_nobody_owns_adds_nothing_to_its_own_direction(make):
 def fit_alone(model: Unified, path: Path, docs: list[int], validation=()) -> None:
     """Train as the stage does, on these docs."""
     fold = Fold("choose", np.array(docs), np.array(validation, dtype=np.int64))
-    fit(model, fold, excluded_of(model), model.p, model.top, Snapshots(path / "none"))
+    judge = Judge(model.points.positives, excluded_of(model), np.ones(len(model.labels)), model.p.tail)
+    fit(model, fold, judge, model.p, model.top, Snapshots(path / "none"))
 
 
 def test_only_the_classifiers_of_the_pools_are_touched(make, monkeypatch, tmp_path):
@@ -368,7 +370,7 @@ def test_they_join_once_and_start_from_the_encoder_as_it_is_then(make):
 
 def test_where_none_has_joined_by_the_kept_epoch_they_are_the_encoders_labels(make, monkeypatch, tmp_path):
     figures = iter([50.0, 60.0, 40.0, 30.0])  # the second epoch is kept, the classifiers join in the third
-    monkeypatch.setattr(train, "validation_figures", lambda *_: {"N@5": next(figures), "P@1": 0.0, "P@5": 0.0})
+    monkeypatch.setattr(Judge, "__call__", lambda *_: {"goal": next(figures)})
     model = make(classifier_from=2, epochs=4, patience=0)
     fit_alone(model, tmp_path, list(range(6)), [6])
     vectors = model.vectors()

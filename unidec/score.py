@@ -10,8 +10,9 @@ import click
 
 from xcutils import artifacts, estimates, runtime
 from xcutils.params import load_params
+from xcutils.propensity import inverse_propensities
 from xcutils.scoring import ScoreParams, final_rankings, fuse, load_split, save_score
-from xcutils.system import choosing_predictor, final_predictor, inverse_propensities
+from xcutils.system import choosing_predictor, final_predictor
 
 Params = ScoreParams
 ROWS = {"concatenated": "concatenated", "similarity": "encoder", "classifier": "classifier"}  # search -> row

@@ -19,7 +19,7 @@ from xcutils import artifacts, estimates, runtime
 from xcutils.checkpoints import fingerprint
 from xcutils.clustering import balanced_clusters
 from xcutils.encoders import encode, move
-from xcutils.fitting import Trained, fit_folds, fit_model, save_outcome, validation_figures
+from xcutils.fitting import Judge, Trained, fit_folds, fit_model, save_outcome
 from xcutils.folds import Fold, folds
 from xcutils.heads import TwoHeads
 from xcutils.losses import bce, decoupled_softmax, supcon
@@ -30,6 +30,7 @@ from xcutils.neighbours import unit
 from xcutils.params import UnifiedTop, load_params, load_top, value
 from xcutils.points import Points, load_points
 from xcutils.pretrained import BesidePretrained, load_pretrained
+from xcutils.propensity import inverse_propensities
 from xcutils.ragged import Ragged, concatenate
 from xcutils.samplers import LabelPool, sample_positives
 from xcutils.scratch import Snapshots
@@ -220,22 +221,17 @@ class PickSome:
             model.miner.refresh(self.todo, queries, model.label_embeddings(), seed=self.top.seed + epoch)
 
 
-def fit(model: Unified, fold: Fold, excluded, p: Params, top: UnifiedTop, snapshots: Snapshots) -> Outcome:
-    """Train on the fold's points.
-
-    excluded  (N + m, L) binary  pairs that may not be predicted; label texts have none
-    """
-    points, n_labels = model.points, len(model.labels)
+def fit(model: Unified, fold: Fold, judge: Judge, p: Params, top: UnifiedTop, snapshots: Snapshots) -> Outcome:
+    """Train on the fold's points."""
+    points = model.points
     if top.eta:
-        model.miner = Miner(points.positives.csr(n_labels) + excluded, top.eta * p.refresh)
-    truth = points.positives.take(fold.validation).csr(n_labels)
+        model.miner = Miner(points.positives.csr(len(model.labels)) + judge.excluded, top.eta * p.refresh)
 
     def validate(_: int) -> dict[str, float]:
         queries = encode(model.model, points.tokens.take(fold.validation))
         if model.joined[0]:
-            return validation_figures(queries, model.vectors()["concatenated"], truth, excluded[fold.validation])
-        queries = unit(queries[:, : model.model.size])
-        return validation_figures(queries, model.label_embeddings(), truth, excluded[fold.validation])
+            return judge(fold.validation, queries, model.vectors()["concatenated"])
+        return judge(fold.validation, unit(queries[:, : model.model.size]), model.label_embeddings())
 
     encoder = model.model.encoder
     heads = torch.nn.ModuleList(part for part in (model.model.text, model.model.label, model.bias) if part is not None)
@@ -298,8 +294,9 @@ def main(train_dir: Path, labels_dir: Path, tokenizer: Path, embed: Path, gandal
             encoder = BesidePretrained(encoder, pretrained, p.pretrained)
         heads = TwoHeads(encoder, dim=p.dim or encoder.dim, classifier=p.classifier_loss != "none", dropouts=dropouts)
         excluded = pair_matrix(artifacts.load_array(train_dir, "filter"), (len(points.tokens), len(labels)))
+        judge = Judge(points.positives, excluded, inverse_propensities(train_dir, labels_dir), p.tail)
         model = Unified(move(heads, device), points, labels, p, top)
-        save_fold(folder, model, fit(model, fold, excluded, p, top, snapshots))
+        save_fold(folder, model, fit(model, fold, judge, p, top, snapshots))
 
     refit, is_validation = (
         artifacts.load_json(train_dir, "meta.json")["refit"],

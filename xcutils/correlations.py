@@ -143,6 +143,24 @@ def _strongest(visits: sparse.csr_matrix, own: np.ndarray, delta: float, top: in
     return sparse.csr_matrix((strength[kept].astype(np.float32), (rows[kept], columns[kept])), visits.shape)
 
 
+def keep_own(targets: sparse.csr_matrix, labels: np.ndarray, share: float, chunk: int = 1 << 14) -> None:
+    """Weaken the other targets, in place, so that each label's own has at least this share of its row.
+
+    A softmax loss divides a point's weight among its targets, and a label that occurs with a hundred others would
+    hardly be a target of its own text; binary cross-entropy [Gandalf] counts each by itself and has no such need.
+    targets  (m, L)    rows of some labels, the own one among them
+    labels   (m,) int  whose rows they are
+    """
+    for start in range(0, len(labels) if share else 0, chunk):
+        some = labels[start : start + chunk]
+        ends = targets.indptr[start : start + len(some) + 1]
+        rows, inside = np.repeat(np.arange(len(some)), np.diff(ends)), slice(ends[0], ends[-1])
+        data, is_own = targets.data[inside], targets.indices[inside] == some[rows]
+        own, others = (np.bincount(rows[part], data[part], minlength=len(some)) for part in (is_own, ~is_own))
+        scale = np.minimum(1, own * (1 - share) / share / np.maximum(others, 1e-30))
+        data[~is_own] *= scale[rows[~is_own]]
+
+
 def choose_labels(frequency: np.ndarray, share: float, order: str, seed: int) -> np.ndarray:
     """The share of the labels that become points, ascending: drawn uniformly, or the rarest first (`tail`).
 

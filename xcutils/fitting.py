@@ -11,9 +11,10 @@ from scipy import sparse
 
 from xcutils import artifacts, runtime
 from xcutils.folds import Fold
-from xcutils.metrics import evaluate, most_per_row, without
+from xcutils.metrics import evaluate, goal, most_per_row, without
 from xcutils.neighbours import exact
 from xcutils.params import value
+from xcutils.ragged import Ragged
 from xcutils.scratch import Scratch, Snapshots, move_part
 from xcutils.training import Optimisers, Outcome, Plan, train
 
@@ -24,6 +25,7 @@ class Trained:
 
     epochs: int = value(low=1)
     patience: int = value(low=0)  # epochs without a gain on validation before stopping; 0 = never
+    tail: float = value(low=0, high=1)  # how much of what decides on the epoch is PSN@5; the rest is N@5
     batch_size: int = value(low=2)
     warmup: int = value(low=0)  # steps
 
@@ -103,18 +105,33 @@ def fit_model(
     )
 
 
-def validation_figures(
-    queries: np.ndarray, labels: np.ndarray, truth: sparse.csr_matrix, excluded: sparse.csr_matrix
-) -> dict[str, float]:
-    """N@5, which decides on the epoch, P@1 and P@5 of exact search.
+@dataclass(frozen=True)
+class Judge:
+    """What a model's answers for held-out documents are worth.
 
-    queries          (Q, D)         validation documents
-    labels           (L, D)         what is searched
-    truth, excluded  (Q, L) binary  positives; pairs that may not be predicted
+    positives  N rows         labels of all training documents
+    excluded   (N, L) binary  pairs that may not be predicted
+    inverse    (L,) float     inverse propensities
+    tail       how much of the goal is PSN@5; the rest is N@5
     """
-    ranking = without(exact(queries, labels, 5 + most_per_row(excluded))[0], excluded)
-    figures = evaluate(ranking, truth, np.ones(len(labels)))
-    return {name: figures[name] for name in ("N@5", "P@1", "P@5")}
+
+    positives: Ragged
+    excluded: sparse.csr_matrix
+    inverse: np.ndarray
+    tail: float
+
+    def __call__(self, docs: np.ndarray, queries: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+        """The goal, which decides on the epoch, and other figures, of exact search.
+
+        docs     (Q,) int  documents
+        queries  (Q, D)    their embeddings
+        labels   (L, D)    what is searched
+        """
+        excluded, truth = self.excluded[docs], self.positives.take(docs).csr(len(labels))
+        ranking = without(exact(queries, labels, 5 + most_per_row(excluded))[0], excluded)
+        figures = evaluate(ranking, truth, self.inverse)
+        shown = {name: figures[name] for name in ("N@5", "PSN@5", "P@1", "P@5")}
+        return {"goal": goal(figures, self.tail)} | shown
 
 
 def save_outcome(folder: Path, outcome: Outcome) -> None:

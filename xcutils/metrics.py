@@ -74,6 +74,11 @@ def without(ranking: np.ndarray, excluded: sparse.csr_matrix) -> np.ndarray:
     return np.where(np.take_along_axis(out, order, axis=1), -1, np.take_along_axis(ranking, order, axis=1))
 
 
+def goal(figures: dict[str, float], tail: float) -> float:
+    """What epochs and weights are chosen by: N@5, and with the share `tail` PSN@5."""
+    return (1 - tail) * figures["N@5"] + tail * figures["PSN@5"]
+
+
 def evaluate(
     ranking: np.ndarray,
     positives: sparse.csr_matrix,

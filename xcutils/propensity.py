@@ -1,8 +1,11 @@
 """Inverse propensities of labels: how much more a find counts when its label is rarely annotated [Jain 2016]."""
 
 import re
+from pathlib import Path
 
 import numpy as np
+
+from xcutils import artifacts
 
 # family -> (A, B). PSP is comparable between papers only where these agree: some published code gives WikiSeeAlso the
 # constants of Wikipedia or of Amazon; here it belongs to "other", as in the benchmark's own evaluation script.
@@ -40,3 +43,11 @@ def inverse_propensity(frequency: np.ndarray, n_docs: int, a: float, b: float) -
     # Differs from the formula for N < e, where C would be negative and a find worth less than one: C is 0 there.
     c = max(np.log(max(n_docs, 1)) - 1, 0) * (b + 1) ** a
     return 1 + c * (frequency + b) ** -a
+
+
+def inverse_propensities(train: Path, labels: Path) -> np.ndarray:
+    """(L,) float64: by the constants of the dataset's family [Jain 2016]."""
+    frequency = artifacts.load_array(labels, "frequency")
+    family = family_of(artifacts.load_json(train, "meta.json")["dataset"])
+    n_docs = len(artifacts.load_array(train, "is_validation"))
+    return inverse_propensity(np.asarray(frequency), n_docs, *CONSTANTS[family])

@@ -9,7 +9,7 @@ from scipy import sparse
 from xcutils import artifacts, runtime
 from xcutils.encoders import encode
 from xcutils.fusion import Fusion, Shortlist, calibrate, entries, fit_weights, rank
-from xcutils.metrics import evaluate, evaluate_bins, frequency_bins, most_per_row, pair_matrix, per_label, without
+from xcutils.metrics import evaluate, evaluate_bins, frequency_bins, goal, most_per_row, pair_matrix, per_label, without
 from xcutils.neighbours import exact, recall
 from xcutils.params import value
 from xcutils.predictor import Predictor
@@ -75,8 +75,7 @@ def fit_fusion(predictor: Predictor, split: Split, inverse: np.ndarray, tail: fl
     """The fusion that ranks the validation documents best, calibrated on them."""
 
     def judge(ranking: np.ndarray) -> float:
-        figures = evaluate(ranking, split.truth, inverse)
-        return (1 - tail) * figures["N@5"] + tail * figures["PSN@5"]
+        return goal(evaluate(ranking, split.truth, inverse), tail)
 
     shortlist = drop_excluded(predictor.pairs(split.tokens)[0], split.excluded)
     truth = entries(split.truth, shortlist.rows, shortlist.labels) > 0

@@ -11,17 +11,9 @@ from xcutils.folds import CHOOSE, last_fold
 from xcutils.models import load_encoder
 from xcutils.neighbours import Searcher, load_graph
 from xcutils.predictor import Predictor
-from xcutils.propensity import CONSTANTS, family_of, inverse_propensity
+from xcutils.propensity import inverse_propensities
 
 VECTORS = ("concatenated", "labels", "classifiers", "docs")  # what can be searched
-
-
-def inverse_propensities(train: Path, labels: Path) -> np.ndarray:
-    """(L,) float64: by the constants of the dataset's family [Jain 2016]."""
-    frequency = artifacts.load_array(labels, "frequency")
-    family = family_of(artifacts.load_json(train, "meta.json")["dataset"])
-    n_docs = len(artifacts.load_array(train, "is_validation"))
-    return inverse_propensity(np.asarray(frequency), n_docs, *CONSTANTS[family])
 
 
 def vectors_of(folders: Iterable[Path], fit: str) -> dict[str, np.ndarray]:
