@@ -58,11 +58,13 @@ POINTS: dict[str, Values] = {
     "delta-00": {**Z, "gandalf.delta": 0.0},
     "delta-02": {**Z, "gandalf.delta": 0.2},
 }
-# The second pipeline, with the encoder that is trained alone, as in the thesis.
+# The second pipeline as in the thesis: the encoder that is trained alone, one pool for both heads, nothing averaged.
 UNIDEC = {
     **ONE_FIT,
     "gandalf.labels": 0.0,
     "train.pretrained": 0.0,
+    "train.extra": 0,
+    "train.average_after": 0,
     "train.encoder_loss": "decoupled-softmax",
     "train.symmetric": True,
 }

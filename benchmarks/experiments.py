@@ -7,6 +7,7 @@ and takes 20 seconds to do so.
 
 from __future__ import annotations
 
+import ast
 import functools
 import hashlib
 import json
@@ -186,7 +187,7 @@ def results(wanted: list[Experiment]) -> dict[str, tuple[str, dict]]:
 
 
 def code_of(commit: str, folder: str = "") -> dict[str, str | None]:
-    """{source file: md5} that an experiment ran with.
+    """{source file: digest of what it says to do} that an experiment ran with.
 
     folder  of the pipeline; one that is not the root's reads data/prepare, which the root's makes
     """
@@ -199,19 +200,39 @@ def code_of(commit: str, folder: str = "") -> dict[str, str | None]:
                 files |= {
                     posixpath.normpath(posixpath.join(start, d["path"])): d.get("md5") for d in stage.get("deps", [])
                 }
-    return {name: md5 for name, md5 in files.items() if name.endswith(".py")}
+    return {name: _at(commit, name, md5) for name, md5 in files.items() if name.endswith(".py")}
+
+
+KNOWN: dict[tuple[str, str | None], str | None] = {}  # (file, md5) -> digest: most experiments have the same files
+
+
+def _at(commit: str, name: str, md5: str | None) -> str | None:
+    if (name, md5) not in KNOWN:
+        KNOWN[name, md5] = meaning(git("show", f"{commit}:{name}"))
+    return KNOWN[name, md5]
+
+
+def meaning(text: str | None) -> str | None:
+    """A digest of what Python code does: comments, docstrings and line breaks do not count; None of no code."""
+    if text is None:
+        return None
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:]
+    return hashlib.md5(ast.dump(tree).encode(), usedforsecurity=False).hexdigest()
 
 
 def changed_files(code: dict[str, str | None]) -> list[str]:
-    """Those of the source files that read differently now."""
-    return [name for name, old in code.items() if md5_of(ROOT / name) != old]
+    """Those of the source files that do something else now."""
+    return [name for name, old in code.items() if now(ROOT / name) != old]
 
 
 def other_code(commit: str, folder: str = "") -> list[str]:
-    """The source files that an experiment ran with and that read differently now."""
+    """The source files that an experiment ran with and that do something else now."""
     return changed_files(code_of(commit, folder))
 
 
-def md5_of(file: Path) -> str | None:
-    """The hash that DVC keeps of a file; None where there is none."""
-    return hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest() if file.is_file() else None
+def now(file: Path) -> str | None:
+    """The digest of the file as it is."""
+    return meaning(file.read_text(encoding="utf-8") if file.is_file() else None)

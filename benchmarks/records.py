@@ -1,7 +1,7 @@
 """Finished experiments in a file that git keeps, so that what one clone has measured is known to the others.
 
 {
-"code": {id: {source file: md5}},
+"code": {id: {source file: digest of what it does}},
 "experiments": {
 name: {"code": id, "parameters": digest, "rows": {row: {metric: value}}, "seconds": seconds},
 ...
@@ -24,7 +24,7 @@ from typing import Any
 from xcutils.errors import UserError
 
 Rows = dict[str, dict[str, float]]  # {row: {metric: value}}
-Code = dict[str, str | None]  # {source file: md5}
+Code = dict[str, str | None]  # {source file: digest of what it does}
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """Experiments as they are told apart, found and run: in a git repository with made-up experiments; DVC is not run."""
 
-import hashlib
 import json
 import os
 import signal
@@ -106,22 +105,39 @@ def test_results_of_the_second_pipeline_are_its_own(repository):
 
 
 def test_code_that_has_changed_since(repository, tmp_path):
-    def stage(**deps: str) -> dict:
-        hashes = {name.replace("__", "/"): hashlib.md5(text.encode()).hexdigest() for name, text in deps.items()}
-        return {"deps": [{"path": f"{name}.py", "md5": md5} for name, md5 in hashes.items()] + [{"path": "data"}]}
+    def stage(*names: str) -> dict:
+        return {"deps": [{"path": f"{name}.py", "md5": f"of {name}"} for name in names] + [{"path": "data"}]}
 
-    for name in ("same", "new", "loss"):
-        (tmp_path / f"{name}.py").write_text(name)
-    root = {"stages": {"prepare": stage(same="same"), "encoder": stage(new="old", gone="gone", loss="loss")}}
-    second = {"stages": {"train": stage(**{"..__loss": "old loss", "..__same": "same"}), "score": stage(new="old")}}
+    for name, text in {
+        "same": "a = 1",
+        "new": "a = 2",
+        "loss": '"""What it is."""\n\n\na = (  # why\n    1\n)',
+    }.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    root = {"stages": {"prepare": stage("same"), "encoder": stage("new", "gone", "loss")}}
+    second = {"stages": {"train": stage("../loss", "../same"), "score": stage("new")}}
     places = {"stages": {"train": {}, "score": {"wdir": ".."}}}  # of the paths in the lock file
     texts = {"dvc.lock": root, "unidec/dvc.lock": second, "unidec/dvc.yaml": places}
-    commit = repository("one", {file: json.dumps(tree) for file, tree in texts.items()})
-    assert experiments.code_of(commit)["loss.py"] == hashlib.md5(b"loss").hexdigest()
-    assert set(experiments.code_of(commit)) == {"same.py", "new.py", "gone.py", "loss.py"}  # data is not code
-    assert experiments.other_code(commit) == ["new.py", "gone.py"]
-    assert sorted(experiments.other_code(commit, "unidec/")) == ["loss.py", "new.py"]
+    code = {f"{name}.py": "a = 1" for name in ("same", "new", "gone", "loss")}
+    commit = repository("one", {file: json.dumps(tree) for file, tree in texts.items()} | code)
+    assert set(experiments.code_of(commit)) == set(code)  # data is not code
+    assert len(set(experiments.code_of(commit).values())) == 1
+    assert experiments.other_code(commit) == ["new.py", "gone.py"]  # a comment in loss.py changes nothing
+    assert experiments.other_code(commit, "unidec/") == ["new.py"]
     assert experiments.other_code(repository("two", {"a": "b"})) == []
+
+
+@pytest.mark.parametrize(
+    "one, other, same",
+    [
+        ("def f():\n    return 1", "def f():  # one\n    'It is one.'\n    return 1\n", True),
+        ("def f():\n    return 1", "def f():\n    return 2", False),
+        ("class A:\n    'An A.'", "class A:\n    'A B.'", True),
+        ("A = 'text'", "A = 'other text'", False),
+    ],
+)
+def test_what_code_means_is_what_it_does(one, other, same):
+    assert (experiments.meaning(one) == experiments.meaning(other)) == same
 
 
 def fake_dvc(folder, monkeypatch, code: str) -> None:

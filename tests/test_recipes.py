@@ -36,7 +36,7 @@ RENEE = {
     "classifier.batch_size": 256,
     "classifier.lr": 5.0,
     "classifier.optimizer": "sgd",
-    "classifier.weight_decay": 0.0001,
+    "classifier.weight_decay": 3.906e-7,
     "classifier.warmup": 50,
 }
 METHODS = {

@@ -374,7 +374,7 @@ def made_up(monkeypatch, unchecked):
     monkeypatch.setattr(study.signal, "signal", lambda *_: None)
     monkeypatch.setattr(experiments, "results", made.results)
     monkeypatch.setattr(experiments, "code_of", lambda name, _: {"stages/encoder.py": made.code_of[name]})
-    monkeypatch.setattr(experiments, "md5_of", lambda _: made.code)
+    monkeypatch.setattr(experiments, "now", lambda _: made.code)
     monkeypatch.setattr(experiments, "warn_of_changes", lambda: None)
     return made
 

@@ -266,6 +266,17 @@ def test_random_labels_are_compared_with_classifiers_alone(make, monkeypatch, ex
     assert extra < 50 or rows == list(range(len(LABEL_TEXTS)))
 
 
+def test_a_label_text_has_its_own_label_in_the_pool(make, monkeypatch):
+    model = first_epoch(make(beta=1, eta=0, soft=True))
+    watch = Watch(model, monkeypatch)
+    for seed in range(10):
+        model.loss(np.array([6, 7, 8]), np.random.default_rng(seed))
+    assert model.points.labels.tolist() == [3, 8]
+    drawn = [positives.values.tolist() for positives in watch.positives]
+    assert not all({3, 8} <= set(some) for some in drawn)  # by their targets' draws alone they would be missing
+    assert watch.pools == watch.rows == [sorted({3, 8, *some}) for some in drawn]
+
+
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("kind", LOSSES)
 def test_a_batch_of_label_texts_alone_trains_the_classifiers(make, monkeypatch, kind, symmetric):

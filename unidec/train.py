@@ -126,10 +126,13 @@ class Unified:
     def loss(self, points: np.ndarray, rng: np.random.Generator) -> torch.Tensor:
         """The batch's loss over one pool of labels: positives drawn for each point, and negatives mined for it.
 
-        Where there are classifiers, label texts among the points train these alone: to the other head each is nearest
-        to itself from the start.
+        A label text has its own label in the pool, whichever of its many targets are drawn. Where there are
+        classifiers, label texts among the points train these alone: to the other head each is nearest to itself from
+        the start.
+        Differs from: with `extra` the classifiers' pool has labels drawn at random besides.
         """
-        drawn = [sample_positives(self.points.positives, points, self.top.beta, rng).values]
+        texts = points[points >= self.points.n_docs] - self.points.n_docs
+        drawn = [sample_positives(self.points.positives, points, self.top.beta, rng).values, self.points.labels[texts]]
         if self.miner is not None:
             drawn.append(self.miner.draw(points, self.top.eta, rng).values)
         pool = np.unique(np.concatenate(drawn)).astype(np.int64)

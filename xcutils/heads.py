@@ -11,7 +11,9 @@ class TwoHeads(nn.Module):
     """Phi_D = tanh(linear(E)) for label texts and Phi_C = linear(E) for classifiers; [DePSL] has the first alone.
 
     As an encoder it gives [n(Phi_D) ; n(Phi_C)], so that one dot product is the sum of both cosines.
-    Differs from: the source normalises Phi_C and the classifiers when it searches only; here also while training.
+    Differs from: the source normalises Phi_C and the classifiers when it searches only; here also while training. It
+    says nothing of E's length; here E is at length one, so that the heads of any encoder start alike, and tanh bends
+    little until training has made Phi_D's weights larger.
     """
 
     def __init__(self, encoder: nn.Module, *, dim: int, classifier: bool, dropouts: tuple[float, float] = (0.0, 0.0)):
