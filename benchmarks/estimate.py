@@ -3,11 +3,11 @@
 python -m benchmarks.estimate [--labels 200000] [--docs 100000] [--only default|generated]
                              [--folder DIR] [--first STAGE]
 
-Each stage runs as dvc.yaml would run it, in a scratch folder and a process of its own, whose peak resident memory and
-time are measured. The generated set has short texts of words from a power law; labels are drawn from a power law too.
-Its parameters are those of params.yaml but for what makes it possible in a quarter of an hour on two cores: one layer
-in `embed`, two epochs, the classifiers of the batch's labels alone, a coarser graph. Ends with 1 when an estimate of
-memory is more than 1.5 times what was measured, or less than that part of it.
+Each stage of both pipelines runs as its dvc.yaml would run it, in a scratch folder and a process of its own, whose peak
+resident memory and time are measured. The generated set has short texts of words from a power law; labels are drawn
+from a power law too. Its parameters are those of params.yaml and unidec/params.yaml but for what makes it possible in
+half an hour on two cores: one layer in `embed`, two epochs, the classifiers of the batch's labels alone, a coarser
+graph. Ends with 1 when an estimate of memory is more than 1.5 times what was measured, or less than that part of it.
 """
 
 import gzip
@@ -33,17 +33,22 @@ ROOT = Path(__file__).resolve().parents[1]
 LIMIT = 1.5
 NONE = "none"
 TEST = 5000  # test documents of a generated set
-GENERATED = (  # what differs from params.yaml
-    "prepare.validation=0.02",
-    "embed.layers=1",
-    "K=16384",
-    "encoder.epochs=2",
-    "encoder.cluster_from=1",
-    "classifier.labels=batch",
-    "classifier.epochs=2",
-    "classifier.cluster_from=1",
-    "index.ef_construction=50",
-)
+FILES = {"": "params.yaml", "unidec/": "unidec/params.yaml"}  # each pipeline's parameters
+GENERATED = {  # what differs from them
+    "": (
+        "prepare.validation=0.02",
+        "embed.layers=1",
+        "K=16384",
+        "encoder.epochs=2",
+        "encoder.cluster_from=1",
+        "classifier.labels=batch",
+        "classifier.epochs=2",
+        "classifier.cluster_from=1",
+        "index.ef_construction=50",
+    ),
+    "unidec/": ("train.epochs=2", "train.average_after=0", "index.ef_construction=50"),
+}
+NAMES = (*estimates.STAGES, *(f"unidec/{stage}" for stage in estimates.UNIFIED))  # of all stages, in their order
 
 
 def words() -> list[str]:
@@ -79,13 +84,17 @@ def generate(folder: Path, n_labels: int, n_docs: int) -> None:
     write("tst", docs(range(n_docs, n_docs + TEST)))
 
 
-def write_params(folder: Path, changes: dict) -> None:
-    tree = YAML(typ="safe").load((ROOT / "params.yaml").read_text(encoding="utf-8"))
-    for name, value in changes.items():
+def write_params(folder: Path, pipeline: str, changes: tuple[str, ...]) -> None:
+    """The pipeline's parameters with some changes, `name=value`."""
+    tree, yaml = YAML(typ="safe").load((ROOT / FILES[pipeline]).read_text(encoding="utf-8")), YAML(typ="safe")
+    for change in changes:
+        name, _, text = change.partition("=")
         *section, key = name.split(".")
-        (tree[section[0]] if section else tree)[key] = value
-    with open(folder / "params.yaml", "w", encoding="utf-8") as file:
-        YAML().dump(tree, file)
+        (tree[section[0]] if section else tree)[key] = yaml.load(text)
+    file = folder / FILES[pipeline]
+    file.parent.mkdir(exist_ok=True)
+    with open(file, "w", encoding="utf-8") as opened:
+        YAML().dump(tree, opened)
 
 
 def run(stage: str, command: str, folder: Path) -> tuple[float, float, float]:
@@ -93,47 +102,53 @@ def run(stage: str, command: str, folder: Path) -> tuple[float, float, float]:
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     words = [sys.executable, *shlex.split(command)[1:]]
     begin = time.perf_counter()
-    with open(folder / f"{stage}.log", "w", encoding="utf-8") as log:
+    logged = folder / f"{stage}.log"
+    with open(logged, "w", encoding="utf-8") as log:
         process = subprocess.Popen(words, cwd=folder, env={**os.environ, "PYTHONPATH": path}, stderr=log)
         _, status, usage = os.wait4(process.pid, 0)
     if status:
-        raise click.ClickException(f"{stage} failed:\n{(folder / f'{stage}.log').read_text(encoding='utf-8')}")
+        raise click.ClickException(f"{stage} failed:\n{logged.read_text(encoding='utf-8')}")
     return usage.ru_maxrss * 1024.0, time.perf_counter() - begin, usage.ru_utime + usage.ru_stime
 
 
 def compare(folder: Path, dataset: str, first: str) -> list[dict]:
     """Run every stage from `first` on in the folder; one row each, earlier ones as they were measured there before."""
-    pipeline = YAML(typ="safe").load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
-    params, rows, order = load_all(file=folder / "params.yaml"), [], [*pipeline, NONE]
-    sizes = raw(ROOT / dataset if (ROOT / dataset).is_dir() else Path(dataset), params)
-    for stage, facts in pipeline.items():
-        guess = estimates.STAGES[stage](sizes, params, estimates.host())
-        command = facts["cmd"].replace("${dataset}", str((ROOT / dataset).resolve()))
-        record = folder / f"{stage}.json"
-        if order.index(stage) >= order.index(first):
-            record.write_text(json.dumps(run(stage, command, folder)), encoding="utf-8")
-        peak, seconds, cpu = json.loads(record.read_text(encoding="utf-8"))
-        if stage == "prepare":
-            sizes = estimates.prepared(*(folder / "data" / "prepare" / part for part in ("train", "labels", "test")))
-        rows.append({"stage": stage, "guess": guess, "peak": peak, "seconds": seconds, "cpu": cpu})
-        print_row(rows[-1])
+    rows, order, given = [], [*NAMES, NONE], (ROOT / dataset).resolve()
+    sizes = raw(given if given.is_dir() else Path(dataset), load_all(file=folder / "params.yaml"))
+    for pipeline, file in FILES.items():
+        params, table = load_all(file=folder / file), estimates.UNIFIED if pipeline else estimates.STAGES
+        stages = YAML(typ="safe").load((ROOT / pipeline / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+        for stage, facts in stages.items():
+            name, guess = pipeline + stage, table[stage](sizes, params, estimates.host())
+            record = folder / f"{name}.json"
+            if order.index(name) >= order.index(first):
+                command = facts["cmd"].replace("${dataset}", str(given))
+                record.write_text(json.dumps(run(name, command, folder)), encoding="utf-8")
+            peak, seconds, cpu = json.loads(record.read_text(encoding="utf-8"))
+            if name == "prepare":
+                parts = (folder / "data" / "prepare" / part for part in ("train", "labels", "test"))
+                sizes = estimates.prepared(*parts)
+            rows.append({"stage": name, "guess": guess, "peak": peak, "seconds": seconds, "cpu": cpu})
+            print_row(rows[-1])
     return rows
 
 
 def print_row(row: dict) -> None:
     guess, peak = row["guess"], row["peak"]
     click.echo(
-        f"{row['stage']:<12}{guess.peak / 1e9:10.2f}{peak / 1e9:10.2f}{guess.peak / peak:8.2f}"
+        f"{row['stage']:<16}{guess.peak / 1e9:10.2f}{peak / 1e9:10.2f}{guess.peak / peak:8.2f}"
         f"{guess.seconds:12.0f}{row['seconds']:10.0f}{row['cpu']:8.0f}   {guess.largest()}"
     )
 
 
-def bench(name: str, folder: Path, dataset: str, changes: dict, first: str) -> list[dict]:
+def bench(name: str, folder: Path, dataset: str, changes: dict[str, tuple[str, ...]], first: str) -> list[dict]:
     """One table."""
-    write_params(folder, {**changes, "dataset": dataset})
+    for pipeline in FILES:
+        own = (f"dataset={json.dumps(dataset)}",) if not pipeline else ()
+        write_params(folder, pipeline, (*changes.get(pipeline, ()), *own))
     click.echo(f"\n{name}")
     columns = ("estimate GB", "measured", "ratio", "estimate s", "measured", "CPU s")
-    click.echo(f"{'stage':<11}" + "".join(f"{c:>{w}}" for c, w in zip(columns, (11, 10, 8, 12, 10, 8))))
+    click.echo(f"{'stage':<15}" + "".join(f"{c:>{w}}" for c, w in zip(columns, (11, 10, 8, 12, 10, 8))))
     return compare(folder, dataset, first)
 
 
@@ -146,7 +161,7 @@ def bench(name: str, folder: Path, dataset: str, changes: dict, first: str) -> l
 )
 @click.option(
     "--first",
-    type=click.Choice([*estimates.STAGES, NONE]),
+    type=click.Choice([*NAMES, NONE]),
     default="prepare",
     show_default=True,
     help="Run from this stage on, upon what an earlier run left in --folder; none: print its figures again.",
@@ -164,10 +179,8 @@ def main(labels: int, docs: int, only: str | None, folder: Path | None, first: s
             raw_folder = scratch / "generated" / "titles"
             if first == "prepare":
                 generate(raw_folder, labels, docs)
-            changes = {name: YAML(typ="safe").load(v) for name, v in (change.split("=") for change in GENERATED)}
-            rows += bench(
-                f"{labels:,} labels, {docs:,} documents", scratch / "generated", str(raw_folder), changes, first
-            )
+            title = f"{labels:,} labels, {docs:,} documents"
+            rows += bench(title, scratch / "generated", str(raw_folder), GENERATED, first)
     finally:
         if folder is None:
             shutil.rmtree(scratch, ignore_errors=True)
