@@ -24,18 +24,22 @@ def decoupled_softmax_plain(x, labels, rows, columns, tau) -> torch.Tensor:
     return (each / count[rows]).sum() / (count > 0).sum()
 
 
-def triplet_by_hand(scores, is_positive, positive, margin, k, tau) -> float:
-    """The papers' sums as loops over lists; `positive` holds the scores trained on, inf where there are fewer."""
+def triplet_by_hand(scores, is_positive, positive, margin, k, tau, weights=None) -> float:
+    """The papers' sums as loops over lists; `positive` holds the scores trained on, inf where there are fewer.
+
+    weights  soft targets, laid out as `positive`; all 1 without
+    """
     total, k = 0.0, min(k, len(scores[0]))
-    for row, known, wanted in zip(scores, is_positive, positive):
+    weights = weights or [[1.0] * len(wanted) for wanted in positive]
+    for row, known, wanted, soft in zip(scores, is_positive, positive, weights):
         hardest = sorted((s for s, is_known in zip(row, known) if not is_known), reverse=True)[:k]
-        for p in wanted:
+        for p, weight in zip(wanted, soft):
             active = [s for s in hardest if s - p + margin > 0]
             if tau == 0:
-                total += sum(s - p + margin for s in active)
+                total += weight * sum(s - p + margin for s in active)
                 continue
             norm = sum(math.exp(s / tau) for s in active)
-            total += sum(math.exp(s / tau) / norm * (s - p + margin) for s in active)
+            total += weight * sum(math.exp(s / tau) / norm * (s - p + margin) for s in active)
     return total / (len(scores) * len(positive[0]) * k)
 
 
@@ -127,6 +131,31 @@ def test_triplet_with_hardest_positives_is_the_loops(seed, tau):
         return triplet(s, is_positive, hardest_positives(s, is_positive, 3)[0], margin=0.2, k=5, tau=tau)
 
     assert_same_gradient(loss, by_hand, scores)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("margin", "k", "tau"), [(0.3, 3, 0.1), (0.3, 3, 0.0), (1.0, 50, 0.5), (2.0, 2, 0.0)])
+def test_triplet_with_soft_targets_is_the_loops(seed, margin, k, tau):
+    """In the scores and in the soft targets; doc 0 has no positive, doc 2 fewer than there is room for."""
+    scores, is_positive = instance(seed)
+    columns, known = sampled_columns(is_positive, 3, seed), is_positive.tolist()
+    columns[2] = columns[2][:2]
+    generator = torch.Generator().manual_seed(seed)
+    weights = 0.1 + 0.9 * torch.rand(len(scores), 3, generator=generator, dtype=torch.float64)
+
+    def by_hand(rows, soft):
+        wanted = [([row[c] for c in chosen] + [math.inf] * 3)[:3] for row, chosen in zip(rows, columns)]
+        return triplet_by_hand(rows, known, wanted, margin, k, tau, soft)
+
+    def loss(s, w):
+        return triplet(s, is_positive, gathered(s, columns, 3), w, margin=margin, k=k, tau=tau)
+
+    assert_same_gradient(lambda s: loss(s, weights), lambda rows: by_hand(rows, weights.tolist()), scores)
+    assert_same_gradient(lambda w: loss(scores, w), lambda soft: by_hand(scores.tolist(), soft), weights)
+    assert loss(scores, torch.ones_like(weights)).item() == loss(scores, None).item() != loss(scores, weights).item()
+    missing = torch.tensor([[place >= len(row) for place in range(3)] for row in columns])
+    assert missing[0].all() and missing[2].tolist() == [False, False, True]
+    assert loss(scores, weights).item() == loss(scores, weights.masked_fill(missing, 99.0)).item()
 
 
 @pytest.mark.parametrize("count", [1, 3, 8, 20])

@@ -341,14 +341,34 @@ def test_the_encoder_alone_has_no_classifiers(make, monkeypatch, tmp_path):
     assert list(model.vectors()) == ["labels"] and model.vectors()["labels"].shape == (len(LABEL_TEXTS), SMALL)
 
 
-def test_classifiers_start_from_the_label_embeddings_or_small(make, texts, positives):
-    p, top = check(Params, make_params(UNIDEC)["train"] | STEP, "here"), UnifiedTop(2, 2, 0)
+def started(texts: Ragged, positives: Ragged, labels: Ragged, **changes) -> Unified:
+    """A model as it is before anything has moved it."""
+    p, top = check(Params, make_params(UNIDEC)["train"] | STEP | changes, "here"), UnifiedTop(2, 2, 0)
     torch.manual_seed(0)
-    model = Unified(TwoHeads(bag(), dim=4, classifier=True), points_of(texts, positives, False), LABEL_TEXTS, p, top)
+    return Unified(TwoHeads(bag(), dim=4, classifier=True), points_of(texts, positives, False), labels, p, top)
+
+
+def assert_small(values: torch.Tensor) -> None:
+    assert values.std().item() == pytest.approx(0.02, rel=0.05) and abs(values.mean().item()) < 0.001
+    assert len(values.unique(dim=0)) == len(values)
+
+
+def test_classifiers_start_from_the_label_embeddings(texts, positives):
+    model = started(texts, positives, LABEL_TEXTS, start="labels")
     np.testing.assert_array_equal(model.table.numpy(), model.label_embeddings())
     assert torch.equal(model.model.label.weight, model.model.text.weight)
-    small = make(start="random").table.values - make(start="labels").table.values
-    assert small.abs().max() > 0.1
+
+
+@pytest.mark.parametrize("joins", [0, 2])
+def test_classifiers_start_small_and_random(texts, positives, joins):
+    """At once, and drawn anew when they join later; some thousand values, so that their spread is sure."""
+    labels = LABEL_TEXTS.take(np.arange(1500) % len(LABEL_TEXTS))
+    model = started(texts, positives, labels, start="random", classifier_from=joins)
+    assert_small(model.table.values)
+    first = model.table.values.clone()
+    model.join(joins)
+    assert_small(model.table.values)
+    assert model.joined[0] and torch.equal(first, model.table.values) == (joins == 0)
 
 
 # --- classifiers that join later --------------------------------------------------------------------------------------
