@@ -707,7 +707,8 @@ STAGES: dict[str, Callable[[Sizes, dict, Host], Estimate]] = {
     "score": score,
 }
 UNIFIED = {"gandalf": gandalf, "train": unified, "index": index, "score": score}  # of unidec/params.yaml
-ON_DEVICE = ("embed", "encoder", "augment", "classifier", "train", "score")  # stages that use another one than the CPU
+# Stages that work on another device than the CPU where there is one; score does so for a part.
+ON_DEVICE = ("embed", "encoder", "augment", "classifier", "train", "score")
 
 
 # --- at a stage's door ------------------------------------------------------------------------------------------------
