@@ -3,6 +3,7 @@ import re
 from dataclasses import replace
 
 import pytest
+import torch
 from tiny import (
     DATASET,
     PIPELINES,
@@ -320,6 +321,28 @@ def test_a_stage_refuses_what_cannot_fit_and_writes_nothing(tiny_run, tmp_path, 
     assert not (tmp_path / "data" / stage).exists()
 
 
+@pytest.mark.parametrize("stage", estimates.ON_DEVICE)
+def test_on_another_device_a_stage_is_told_its_estimate_of_the_cpu_and_not_refused(project, monkeypatch, capsys, stage):
+    file = ROOT / "unidec" / "params.yaml" if stage == "train" else project / "params.yaml"
+    monkeypatch.setenv("XC_MEMORY", "0.001")
+    with pytest.raises(UserError, match=f"{stage} needs about"):
+        estimates.announce(stage, SIZES, file)
+    monkeypatch.setattr("xcutils.runtime.device", lambda: torch.device("cuda"))
+    estimates.announce(stage, SIZES, file)
+    said = capsys.readouterr().err
+    assert said.startswith(f"{stage}: about ") and said.count("\n") == 1
+    assert said.endswith("); that is of a run on the CPU, and this one is on cuda\n")
+
+
+@pytest.mark.parametrize("stage", ["gandalf", "cluster", "index"])
+def test_a_stage_that_always_works_on_the_cpu_is_refused_beside_another_device_too(project, monkeypatch, stage):
+    assert "device" not in (ROOT / "stages" / f"{stage}.py").read_text(encoding="utf-8")
+    monkeypatch.setenv("XC_MEMORY", "0.001")
+    monkeypatch.setattr("xcutils.runtime.device", lambda: torch.device("cuda"))
+    with pytest.raises(UserError, match=f"{stage} needs about"):
+        estimates.announce(stage, SIZES)
+
+
 def estimated(folder, *args) -> str:
     result = invoke(folder, main, ["estimate", *args])
     assert (result.exit_code, result.stderr) == (0, "")
@@ -359,9 +382,41 @@ def test_xc_estimate_sets_parameters_and_sizes(project):
     assert "L = 7 labels, 11 positives" in estimated(project, "--labels", "7", "--positives", "11")
 
 
+def test_xc_estimate_says_that_it_is_of_the_cpu_where_another_device_is_used(project, monkeypatch):
+    monkeypatch.setattr("xcutils.runtime.device", lambda: torch.device("cuda"))
+    assert estimated(project).splitlines()[-1].startswith("All this is of a run on the CPU; on cuda a stage")
+
+
+def test_xc_estimate_of_the_second_pipeline(project):
+    lines = estimated(project, "--unidec").splitlines()
+    assert "N = 60 documents, L = 40 labels" in lines[0]
+    assert [line.split()[0] for line in lines[2 : 2 + len(UNIFIED)]] == list(UNIFIED)
+    assert lines[2 + len(UNIFIED)].startswith("in all") and lines[-1].startswith("All stages fit into the ")
+
+
+def test_parameters_of_the_second_pipeline_are_set_as_dvc_exp_run_does(project):
+    def rows(*changes: str) -> list[str]:
+        given = [word for change in changes for word in ("-S", change)]
+        lines = estimated(project, "--unidec", "--docs", "9000000", *given).splitlines()
+        return [line[:51] for line in lines[2 : 2 + len(UNIFIED)]]  # without the largest parts
+
+    usual = rows()
+    wide, one_fit = rows("unidec/params.yaml:train.dim=4000"), rows("prepare.refit=false", "params.yaml:seed=3")
+    train = list(UNIFIED).index("train")
+    assert wide[train] != usual[train] != one_fit[train]
+    assert "D = 16" in estimated(project, "--unidec", "-S", "unidec/params.yaml:train.dim=8")
+
+
 @pytest.mark.parametrize(
     ("args", "named"),
     [
+        (
+            ["-S", "unidec/params.yaml:beta=1"],
+            "-S unidec/params.yaml:beta=1 is a parameter of the second pipeline: add",
+        ),
+        (["--unidec", "-S", "beta=1"], "params.yaml.beta is not a parameter"),
+        (["--unidec", "-S", "unidec/params.yaml:beta=0"], "unidec/params.yaml.beta is 0"),
+        (["--unidec", "-S", "other.yaml:beta=1"], "other.yaml is no parameter file; known: params.yaml, unidec/params"),
         (["-S", "encoder.epoch=3"], "encoder.epoch is not a parameter"),
         (["-S", "classifier.epochs=0"], "classifier.epochs is 0"),
         (["-S", "K"], "-S K is not a change"),

@@ -68,15 +68,36 @@ METHODS = {
     "depsl": {"train.classifier_loss": "none"},
     "unidec-gandalf": {"gandalf.labels": 1.0},
 }
-# Some of what the papers and their code say, in the words of the parameters.
+# Some of what the papers and their code say, in the words of the parameters: of every size, then of one.
 PAPERS = {
     "dexa": {"encoder.loss": "triplet", "encoder.margin": 0.3, "encoder.lr": 2e-4, "classifier.labels": "batch"},
-    "ngame": {"K": 0, "encoder.loss": "triplet", "encoder.weight_decay": 0.0, "classifier.dropout": 0.5},
+    "ngame": {"K": 0, "encoder.loss": "triplet", "encoder.margin": 0.3, "classifier.dropout": 0.5},
     "renee": {"K": 0, "classifier.loss": "bce", "classifier.momentum": 0.9, "gandalf.targets": "self"},
+    "renee-gandalf": {"K": 0, "classifier.loss": "bce", "gandalf.targets": "co-occurrence", "gandalf.delta": 0.1},
     "dexml": {"K": 0, "encoder.labels": "all", "encoder.pooling": "cls", "encoder.lr": 3e-4},
-    "unidec": {"eta": 6, "train.lr": 1e-4, "train.head_lr": 2e-4, "train.classifier_lr": 1e-3, "train.refresh": 5},
+    "dpr": {"K": 0, "encoder.loss": "infonce", "encoder.lr": 2e-5, "encoder.warmup": 1237, "encoder.epochs": 40},
+    "ance": {"K": 0, "encoder.loss": "pairwise", "encoder.mined": 1, "encoder.mined_from": 200},
+    "siamesexml": {"K": 0, "encoder.loss": "contrastive", "encoder.contrast": 0.9, "encoder.slope": 1.5},
+    "unidec": {"train.lr": 1e-4, "train.head_lr": 2e-4, "train.classifier_lr": 1e-3, "train.refresh": 5},
     "depsl": {"train.classifier_loss": "none", "train.lr": 1e-4, "train.symmetric": False},
 }
+OF_SIZE = {
+    "dexa-1.3m": {"K": 65536, "encoder.weight_decay": 0.01},
+    "ngame-131k": {"encoder.weight_decay": 0.0, "encoder.cluster_first": 2},
+    "dpr-131k": {"encoder.batch_size": 128, "encoder.weight_decay": 0.0},
+    "siamesexml-131k": {"encoder.batch_size": 4095, "encoder.epochs": 50, "encoder.negatives": 1},
+    "unidec-131k": {"eta": 6, "train.batch_size": 576, "train.dim": 384},
+    "unidec-1.3m": {"beta": 1, "train.batch_size": 1098, "train.dim": 256},
+    "depsl-131k": {"eta": 6, "train.batch_size": 576, "train.dim": 512},
+    "depsl-1.3m": {"beta": 1, "train.batch_size": 2200, "train.dim": 384},
+}
+# Recipes that are another one but for these lines.
+TWINS = {
+    "ngame-1.3m": ("dexa-1.3m", {"K": 0}),
+    "renee-gandalf-131k": ("renee-131k", {"gandalf.targets": "co-occurrence"}),
+    "renee-gandalf-1.3m": ("renee-1.3m", {"gandalf.targets": "co-occurrence"}),
+}
+DISTILBERT = "sentence-transformers/msmarco-distilbert-base-v4"
 
 
 def values(name: str) -> dict:
@@ -131,14 +152,43 @@ def test_what_differs_from_the_default_makes_the_method_and_nothing_else_does(na
 @pytest.mark.parametrize("name", LARGE)
 def test_the_papers_settings_are_for_the_papers_data(name):
     method, _, size = name.rpartition("-")
-    own = values(name)
-    assert {key: own[key] for key in PAPERS[method]} == PAPERS[method]
+    own, paper = values(name), PAPERS[method] | OF_SIZE.get(name, {})
+    assert {key: own[key] for key in paper} == paper
     dataset = {"131k": "data/raw/LF-AmazonTitles-131K", "1.3m": "data/raw/LF-AmazonTitles-1.3M"}[size]
-    assert own["dataset"] == dataset if method in ("dexa", "ngame", "renee", "dexml") else dataset in head(name)
+    assert dataset in head(name) if name in UNIFIED else own["dataset"] == dataset
     assert own.get("encoder.kind", own.get("train.kind")) == "transformer"
 
 
-@pytest.mark.parametrize(("name", "lr", "batch"), [("renee-131k", 0.05, 512), ("renee-1.3m", 0.01, 1024)])
+@pytest.mark.parametrize(("name", "other", "changes"), [(name, *twin) for name, twin in TWINS.items()])
+def test_a_method_that_is_another_with_one_change_differs_in_nothing_else(name, other, changes):
+    own, there = values(name), values(other)
+    assert {key: own[key] for key in own if own[key] != there[key]} == changes
+
+
+@pytest.mark.parametrize("name", ["siamesexml-131k", "dpr-131k", "ance-131k"])
+def test_rows_of_dexas_table_have_its_encoder_and_random_batches(name):
+    own, dexa = values(name), values("dexa-131k")
+    assert own["encoder.model"] == dexa["encoder.model"] == DISTILBERT and own["encoder.pooling"] == "mean"
+    assert own["encoder.cluster_from"] > own["encoder.epochs"] and own["encoder.positives"] == 1
+    assert "DistilBERT" in head(name) and "[DEXA] Table 2" in head(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "pool", "positives", "most"),
+    [("depsl-1.3m", 4000, 22.2, 1.1), ("unidec-1.3m", 3000, 22.2, 1.1), ("unidec-131k", 3000, 2.29, 1.6)],
+)
+def test_as_many_labels_are_drawn_for_a_batch_as_the_papers_pool_has(name, pool, positives, most):
+    own = values(name)
+    drawn = own["train.batch_size"] * (min(own["beta"], positives) + own["eta"])
+    assert pool <= drawn <= most * pool
+    assert f"= {own['train.batch_size']} documents" in head(name) and f"|L_B| = {pool} labels" in head(name)
+    assert f"= {drawn:.0f} labels" in head(name)
+
+
+RATES_OF_RENEE = [("renee-131k", 0.05, 512), ("renee-1.3m", 0.01, 1024), ("renee-gandalf-131k", 0.05, 512)]
+
+
+@pytest.mark.parametrize(("name", "lr", "batch"), RATES_OF_RENEE)
 def test_renees_rates_are_converted_from_the_sum_over_a_batch_to_its_mean(name, lr, batch):
     own = values(name)
     assert own["classifier.batch_size"] == batch
@@ -236,7 +286,30 @@ def test_a_recipe_is_put_in_place_and_git_gives_the_old_file_back(project, name)
 
 
 def test_a_unified_recipe_says_where_its_dataset_is(project):
-    assert "Its dataset is that of params.yaml, data/raw/hpo." in xc(project, "unidec-131k")
+    said = xc(project, "depsl").splitlines()
+    assert said[-2] == "Its dataset is that of params.yaml, data/raw/hpo."
+    assert said[-1] == "Next: dvc repro unidec/dvc.yaml, then dvc metrics show unidec/metrics.json"
+
+
+@pytest.mark.parametrize("name", [name for name in LARGE if name in UNIFIED])
+def test_a_unified_recipe_for_a_certain_dataset_says_the_command_that_sets_it(project, name):
+    dataset = f"data/raw/LF-AmazonTitles-{name.rpartition('-')[2].upper()}"
+    said = xc(project, name)
+    assert "dvc repro" not in said and "Its dataset" not in said
+    assert f"It is for {dataset}; the dataset of params.yaml is another one, data/raw/hpo" in said
+    command = next(line.removeprefix("Next: ") for line in said.splitlines() if line.startswith("Next: "))
+    assert command.startswith(f"dvc exp run unidec/dvc.yaml -S dataset={dataset} -S prepare.") and command in head(name)
+    shown = Recipe(name, FILES[name].read_text(encoding="utf-8"), read(FILES[name])).command
+    assert shown == command
+    text = (project / "params.yaml").read_text(encoding="utf-8").replace(f"dataset: {ANY}", f"dataset: {dataset}")
+    (project / "params.yaml").write_text(text, encoding="utf-8")
+    said = xc(project, name)
+    assert f"Its dataset is that of params.yaml, {dataset}." in said and f"Next: {command}" in said
+
+
+def test_only_recipes_for_a_certain_dataset_have_a_command_of_their_own():
+    recipes = {name: Recipe(name, file.read_text(encoding="utf-8"), read(file)) for name, file in FILES.items()}
+    assert {name for name, recipe in recipes.items() if recipe.command} == set(LARGE) & set(UNIFIED)
 
 
 def test_uncommitted_changes_are_kept_beside_the_file(project):
@@ -429,7 +502,7 @@ def assert_trained(folder: Path, section: str, expected: dict) -> None:
 
 @pytest.mark.stage
 @pytest.mark.parametrize(
-    "name", [*(name for name in SMALL if name not in UNIFIED), "dexa-131k", "ngame-131k", "renee-131k", "dexml-131k"]
+    "name", [name for name in [*SMALL, *LARGE] if name not in UNIFIED and (name in SMALL or name.endswith("-131k"))]
 )
 def test_the_method_runs_to_the_end(name, tiny_run, tiny_model, tmp_path):
     changes = method_of(name)

@@ -33,6 +33,7 @@ CLASSIFIERS = ("classifier", "concatenated")  # rows that are not there when the
 SHOWN = 5  # skipped rows of a file to predict
 ALL_WELL = "no problems, every row can be used"
 PROBLEMS = 50  # of a dataset that is checked
+PARAMS, UNIFIED = "params.yaml", "unidec/params.yaml"
 COLUMNS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5", "N@5", "R@10", "R@100", "C@5")
 
 NEXT = """What to try next (first: source .venv/bin/activate)
@@ -264,7 +265,7 @@ def timings(data: Path, out: Path | None, predict_only: bool) -> None:
 
 @main.command()
 @click.argument("path", required=False, type=click.Path(path_type=Path))
-@click.option("-S", "changes", multiple=True, metavar="NAME=VALUE", help="Set a parameter, as in dvc exp run.")
+@click.option("-S", "changes", multiple=True, metavar="[FILE:]NAME=VALUE", help="Set a parameter, as in dvc exp run.")
 @click.option(
     "--like", help="The sizes of a published dataset: LF-AmazonTitles-131K, LF-AmazonTitles-1.3M, ... or 40M."
 )
@@ -273,23 +274,54 @@ def timings(data: Path, out: Path | None, predict_only: bool) -> None:
 @click.option("--positives", type=click.IntRange(1), help="Pairs of a training document and a label.")
 @click.option("--test", type=click.IntRange(1), help="Test documents.")
 @click.option("--tokens", type=click.FloatRange(1), help="Tokens of a text.")
+@pipeline_option
 @runtime.command
-def estimate(path: Path | None, changes: tuple[str, ...], like: str | None, **given) -> None:
+def estimate(path: Path | None, changes: tuple[str, ...], like: str | None, pipeline: str, **given) -> None:
     """The memory, time and disk each stage will take on the dataset PATH; nothing is run.
 
     Without PATH and --like it is the prepared data, else the dataset of params.yaml. Each number given by an option
-    replaces the dataset's own; what goes with it (a document's tokens and positives) is scaled along.
+    replaces the dataset's own; what goes with it (a document's tokens and positives) is scaled along. With --unidec it
+    is the second pipeline, whose parameters are set by -S unidec/params.yaml:NAME=VALUE.
     """
     from xcutils import estimates, sizes
     from xcutils.params import load_all
 
-    runtime.start()
-    params = load_all(changes)
-    name, found = sizes.find(path, like, params)
-    found = sizes.scaled(found, params, **given)
-    host, room = estimates.host(), runtime.memory()
-    made = [function(found, params, host) for function in estimates.STAGES.values()]
+    device = runtime.start()
+    changed = _by_file(changes, [PARAMS, UNIFIED] if pipeline else [PARAMS])
+    first = params = load_all(changed[PARAMS])
+    stages = estimates.STAGES
+    if pipeline:
+        params, stages = load_all(changed[UNIFIED], file=Path(UNIFIED)), estimates.UNIFIED
+    name, found = sizes.find(path, like, first)
+    found = sizes.scaled(found, first, **given)
+    host = estimates.host()
+    made = [function(found, params, host) for function in stages.values()]
     click.echo(sizes.describe_sizes(name, found, estimates.trained(params).dim))
+    _show(made, host)
+    if device.type != "cpu":
+        click.echo(f"All this is of a run on the CPU; on {device} a stage that works there is not refused.")
+
+
+def _by_file(changes: tuple[str, ...], files: list[str]) -> dict[str, list[str]]:
+    """{file: its changes}, each written as `dvc exp run -S` has it: FILE:NAME=VALUE, without FILE of params.yaml."""
+    found: dict[str, list[str]] = {file: [] for file in files}
+    for change in changes:
+        file, colon, rest = change.partition(":")
+        if not colon or "=" in file:  # a colon of the value
+            file, rest = PARAMS, change
+        if file not in found:
+            if file == UNIFIED:
+                raise UserError(f"-S {change} is a parameter of the second pipeline: add --unidec.")
+            raise UserError(f"-S {change}: {file} is no parameter file; known: {', '.join(files)}.")
+        found[file].append(rest)
+    return found
+
+
+def _show(made, host) -> None:
+    """The estimates as a table, and what does not fit here."""
+    from xcutils import estimates
+
+    room = runtime.memory()
     click.echo(f"{'stage':<12}{'memory':>10}{'of files':>10}{'time':>9}{'disk':>10}   largest parts")
     for one in made:
         peak, mapped, disk = (estimates.gigabytes(v) for v in (one.peak, one.peak - one.needed, one.disk))

@@ -6,7 +6,7 @@ system shows it so, but not as needed: it can be dropped and read again.
 
 Time is rough: floating-point work by the speed of a matrix product timed when asked, and constants measured on two
 virtual cores. Training is counted to its last epoch; early stopping makes it shorter. A graphics card's own memory is
-not looked at: what is estimated is a run on the CPU.
+not looked at: what is estimated is a run on the CPU, and a stage that works on another device is not refused.
 """
 
 from collections.abc import Callable
@@ -707,6 +707,8 @@ STAGES: dict[str, Callable[[Sizes, dict, Host], Estimate]] = {
     "score": score,
 }
 UNIFIED = {"gandalf": gandalf, "train": unified, "index": index, "score": score}  # of unidec/params.yaml
+# Stages that work on another device than the CPU where there is one; score does so for a part.
+ON_DEVICE = ("embed", "encoder", "augment", "classifier", "train", "score")
 
 
 # --- at a stage's door ------------------------------------------------------------------------------------------------
@@ -742,9 +744,17 @@ def host() -> Host:
 
 
 def announce(stage: str, sizes: Sizes, file: Path = Path("params.yaml")) -> None:
-    """Say what the stage will take, or refuse when this machine cannot hold it."""
+    """Say what the stage will take, or refuse when this machine cannot hold it.
+
+    On another device than the CPU batches, activations and scores are not in the machine's memory: no stage that works
+    there is refused.
+    """
     params = load_all(file=file)
     estimate = (UNIFIED if "train" in params else STAGES)[stage](sizes, params, host())
+    device = runtime.device()
+    if device.type != "cpu" and stage in ON_DEVICE:
+        runtime.say(f"{estimate.line()}; that is of a run on the CPU, and this one is on {device}")
+        return
     refusal = estimate.refusal(runtime.memory())
     if refusal:
         raise UserError(refusal)

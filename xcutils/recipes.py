@@ -39,6 +39,12 @@ class Recipe:
         """The file it can be put in place of."""
         return UNIFIED if is_unified(self.tree) else MODULAR
 
+    @property
+    def command(self) -> str:
+        """The command at its head that runs it on its dataset; empty where there is none."""
+        found = re.match(r"(?:#.*\n)*?# *(dvc exp run .*)", self.text)
+        return found[1].strip() if found else ""
+
     def dataset(self, present: dict) -> str | None:
         """What it will run on beside the values `present`: its own dataset, or the present one if its own is ANY."""
         own, other = self.tree.get("dataset"), present.get("dataset")
@@ -216,8 +222,11 @@ def next_steps(recipe: Recipe) -> list[str]:
     """What to run now, a sentence each."""
     if recipe.place == MODULAR:
         return ["Next: dvc repro, then dvc metrics diff"]
-    dataset = _present(MODULAR)[1].get("dataset", "none yet")
-    return [
-        f"Its dataset is that of {MODULAR}, {dataset}.",
-        "Next: dvc repro unidec/dvc.yaml, then dvc metrics show unidec/metrics.json",
-    ]
+    present = _present(MODULAR)[1].get("dataset", "none yet")
+    shared, show = f"Its dataset is that of {MODULAR}, {present}.", "dvc metrics show unidec/metrics.json"
+    if not recipe.command:
+        return [shared, f"Next: dvc repro unidec/dvc.yaml, then {show}"]
+    wanted = re.search(r"\bdataset=(\S+)", recipe.command)
+    if wanted and wanted[1] != present:
+        shared = f"It is for {wanted[1]}; the dataset of {MODULAR} is another one, {present}, until this sets it:"
+    return [shared, f"Next: {recipe.command}", f"Then: {show}"]
