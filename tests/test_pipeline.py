@@ -36,6 +36,7 @@ pytestmark = pytest.mark.pipeline
 
 FROM_CLUSTER = list(STAGES)[list(STAGES).index("cluster") :]
 CHECKPOINT = Path("data/raw/checkpoint")
+AUTHOR = {"user.name": "Test", "user.email": "test@example.org"}
 
 
 @dataclass(frozen=True)
@@ -76,18 +77,27 @@ def environment(scratch: Path) -> dict[str, str]:
 
 
 class Repository:
-    """A copy of the project's files under git, with the tiny dataset and checkpoint beside them."""
+    """The project's files under git, with the tiny dataset and checkpoint beside them."""
 
-    def __init__(self, folder: Path, checkpoint: Path, env: dict[str, str]):
+    def __init__(self, folder: Path, env: dict[str, str]):
         self.folder, self.env = folder, env
+
+    def copy_project(self, checkpoint: Path) -> None:
         self.git("init", "--quiet", ".")
         for name in self.git("--work-tree", str(ROOT), "ls-files", "--others", "--exclude-standard", "-z").split("\0"):
             if name:
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(ROOT / name, folder / name)
-        shutil.copytree(checkpoint, folder / CHECKPOINT)
-        make_project(folder, **small_checkpoint(CHECKPOINT))
+                (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, self.folder / name)
+        shutil.copytree(checkpoint, self.folder / CHECKPOINT)
+        make_project(self.folder, **small_checkpoint(CHECKPOINT))
         self.commit()
+
+    def clone(self, folder: Path) -> "Repository":
+        """What git keeps, and the raw data: neither outputs of any stage nor dvc's cache."""
+        author = [f"--config={name}={value}" for name, value in AUTHOR.items()]
+        self.git("clone", "--quiet", *author, ".", str(folder))
+        shutil.copytree(self.folder / "data" / "raw", folder / "data" / "raw", dirs_exist_ok=True)
+        return Repository(folder, self.env)
 
     def git(self, *args: str) -> str:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -98,7 +108,7 @@ class Repository:
         ).stdout.decode()
 
     def commit(self) -> None:
-        for name, value in (("user.name", "Test"), ("user.email", "test@example.org")):
+        for name, value in AUTHOR.items():
             self.git("config", name, value)
         self.git("add", "--all")
         self.git("commit", "--quiet", "--message", "a step")
@@ -157,7 +167,9 @@ class Repository:
 @pytest.fixture(scope="module")
 def project(tiny_model, tmp_path_factory) -> Repository:
     folder = tmp_path_factory.mktemp("pipeline")
-    return Repository(folder / "project", tiny_model, environment(folder))
+    repository = Repository(folder / "project", environment(folder))
+    repository.copy_project(tiny_model)
+    return repository
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +186,9 @@ def day(project) -> dict[str, Step]:
     steps["back"] = project.dvc("repro")
     steps["unidec"] = project.dvc("repro", "unidec/dvc.yaml")
     project.commit()
-    steps["beta"] = project.dvc("exp", "run", "unidec/dvc.yaml", "-S", f"{UNIDEC}:beta=3")
+    beta = ["exp", "run", "unidec/dvc.yaml", "-S", f"{UNIDEC}:beta=3"]
+    steps["clone"] = project.clone(project.folder.with_name("clone")).dvc(*beta)
+    steps["beta"] = project.dvc(*beta)
     steps["show"] = project.dvc("metrics", "show", "--json")
     steps["plots"] = project.dvc("plots", "show")
     steps["gandalf"] = project.dvc("exp", "run", "-S", "gandalf.labels=0.5")
@@ -201,7 +215,7 @@ def day(project) -> dict[str, Step]:
     return steps
 
 
-GOOD = ["first", "again", "K", "diff", "classifier", "back", "unidec", "beta", "show", "plots", "gandalf"]
+GOOD = ["first", "again", "K", "diff", "classifier", "back", "unidec", "clone", "beta", "show", "plots", "gandalf"]
 
 
 @pytest.mark.parametrize("name", [*GOOD, "dataset", "csv"])
@@ -266,6 +280,9 @@ def test_plots_are_written_as_one_page_with_their_data(day, project):
     html = page.read_text(encoding="utf-8")
     for words in ("M1: validation by epoch", "M4: validation by epoch", "P@5 by label frequency", "recall@5", "torso"):
         assert words in html
+    for words in ("UniDEC: validation by epoch", "UniDEC: P@5 by label frequency", "concatenated, torso"):
+        assert words in html
+    assert "failed to load" not in day["plots"].output
 
 
 def test_going_back_to_old_values_computes_nothing(day):
@@ -283,6 +300,13 @@ def test_beta_reruns_training_and_what_follows_only(day):
     assert day["beta"].ran == ["unidec/train", "unidec/index", "unidec/score"]
     assert set(day["beta"].unchanged) == {"prepare", "embed", "unidec/gandalf"}
     assert day["beta"].unified != day["unidec"].unified and day["beta"].metrics == day["unidec"].metrics
+
+
+def test_a_clone_that_has_run_nothing_can_experiment_with_the_unified_pipeline(day):
+    """Both dvc.lock files name outputs, plots' files among them, that neither the clone nor its cache has."""
+    assert sorted(day["clone"].ran) == sorted(["prepare", "embed", *UNIFIED])
+    assert "Ran experiment(s)" in day["clone"].output
+    assert (day["clone"].unified, day["clone"].metrics) == (day["beta"].unified, day["beta"].metrics)
 
 
 def test_metrics_of_both_pipelines_are_shown(day):

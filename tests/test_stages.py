@@ -339,12 +339,13 @@ def test_tables_add_up_to_the_metrics(tiny_run, data):
     assert sum(int(row["test_docs"]) for row in labels) == sum(len(r["target_ind"]) for r in dataset_rows()["tst"])
 
 
-def test_every_plot_finds_its_columns(tiny_run):
-    for plot in PIPELINES[""]["plots"]:
+@pytest.mark.parametrize("folder", PIPELINES)
+def test_every_plot_finds_its_columns(tiny_run, unidec_run, folder):
+    run = (unidec_run if folder else tiny_run) / folder
+    for plot in PIPELINES[folder]["plots"]:
         for name, facts in plot.items():
-            sources = facts["y"] if isinstance(facts["y"], dict) else {name: facts["y"]}
-            for file, wanted in sources.items():
-                columns = load_csv(tiny_run / file)[0]
+            for file, wanted in facts["y"].items():
+                columns = load_csv(run / file)[0]
                 assert {facts["x"], *([wanted] if isinstance(wanted, str) else wanted)} <= set(columns), name
 
 
