@@ -45,7 +45,7 @@ M1_VARIANTS: dict[str, Values] = {
 }
 # Renee on documents D, and on D and label texts Z; `scratch` from the pretrained encoder, `M1` from a trained one.
 RENEE = {**ONE_FIT, "K": 0, "gandalf.order": "uniform", "gandalf.delta": 0.1}
-RENEE |= {"gandalf.docs": True, "gandalf.same_size": False}
+RENEE |= {"gandalf.docs": True, "gandalf.same_size": False, "classifier.weight_decay": 0.0001}
 Z = {"gandalf.labels": 1.0, "gandalf.targets": "co-occurrence"}
 POINTS: dict[str, Values] = {
     "D": {"gandalf.labels": 0.0},
@@ -67,6 +67,7 @@ UNIDEC = {
     "train.average_after": 0,
     "train.encoder_loss": "decoupled-softmax",
     "train.symmetric": True,
+    "train.classifier_symmetric": True,
 }
 JOINT = {**UNIDEC, "train.classifier_loss": "decoupled-softmax+bce", "beta": 3, "eta": 6}
 ALONE = {**UNIDEC, "train.classifier_loss": "none"}

@@ -54,6 +54,7 @@ L, DIMS = len(LABELS), 16
 LOSSES = ["decoupled-softmax", "supcon", "bce", "decoupled-softmax+bce", "supcon+bce"]
 # Values that no two terms share, so that none can stand in for another.
 STEP = {"share": 0.3, "tau": 0.2, "bce_tau": 0.35, "bce_weight": 0.7, "symmetric": True, "batches": "clustered"}
+STEP |= {"classifier_symmetric": True}
 STEP |= {"encoder_loss": "decoupled-softmax", "classifier_loss": "supcon", "start": "labels", "dim": 0, "refresh": 2}
 STEP |= {"extra": 0, "classifier_from": 0, "average_after": 0}  # each has a test of its own
 EXCLUDED = [[0, 8], [2, 7]]  # pairs of a doc and a label that may not be predicted
@@ -167,13 +168,13 @@ def bce_by_hand(scores: list[list[float]], owned: list[dict[int, float]], tau: f
     return total / max(1, len(scores))
 
 
-def head_by_hand(kind: str, scores, owned: list[dict[int, float]], p: Params, bias: float) -> float:
+def head_by_hand(kind: str, scores, owned: list[dict[int, float]], p: Params, symmetric: bool, bias: float) -> float:
     """L_D or L_C: half docs -> labels, half labels -> docs; plus the binary cross-entropy, or that alone."""
     softmax, _, added = kind.partition("+")
     if softmax == "bce":
         return bce_by_hand(scores, owned, p.bce_tau, bias)
     total = psl_by_hand(softmax, scores, owned, p.tau)
-    if p.symmetric:
+    if symmetric:
         turned = [list(column) for column in zip(*scores)]
         owners = [{row: own[column] for row, own in enumerate(owned) if column in own} for column in range(len(turned))]
         total = total / 2 + psl_by_hand(softmax, turned, owners, p.tau) / 2
@@ -205,11 +206,11 @@ def loss_by_hand(model: Unified, docs: list[int], pool: list[int], rows: list[in
     docs_of_head = [place for place, doc in enumerate(docs) if doc < points.n_docs or model.model.label is None]
     scores = cosines([docs_text.tolist()[place] for place in docs_of_head], labels_text.tolist())
     owned = owned_by_hand(points, [docs[place] for place in docs_of_head], pool)
-    total = head_by_hand(p.encoder_loss, scores, owned, p, bias)
+    total = head_by_hand(p.encoder_loss, scores, owned, p, p.symmetric, bias)
     if rows is None:
         return total
     scores, owned = cosines(docs_label.tolist(), model.table.values[rows].tolist()), owned_by_hand(points, docs, rows)
-    other = head_by_hand(p.classifier_loss, scores, owned, p, bias)
+    other = head_by_hand(p.classifier_loss, scores, owned, p, p.classifier_symmetric, bias)
     return p.share * total + (1 - p.share) * other
 
 
@@ -237,8 +238,10 @@ def test_a_pool_is_what_was_drawn_and_mined_each_label_once(make, positives, mon
 @pytest.mark.parametrize("classifier_loss", [*LOSSES, "none"])
 @pytest.mark.parametrize("encoder_loss", LOSSES)
 def test_the_loss_of_a_step_is_the_papers_sums(make, positives, monkeypatch, encoder_loss, classifier_loss):
-    for symmetric, soft in ((True, False), (False, False), (True, True), (False, True)):
-        changes = {"encoder_loss": encoder_loss, "classifier_loss": classifier_loss, "symmetric": symmetric}
+    ways = ((True, True, False), (False, False, False), (True, False, True), (False, True, True))
+    for symmetric, other, soft in ways:
+        changes = {"encoder_loss": encoder_loss, "classifier_loss": classifier_loss}
+        changes |= {"symmetric": symmetric, "classifier_symmetric": other}
         model = first_epoch(make(beta=1, eta=1, soft=soft, **changes))
         watch, docs = Watch(model, monkeypatch), [6, 3, 0, 2, 5] + [7, 8] * soft
         for seed in range(3):
@@ -292,15 +295,15 @@ def test_a_batch_of_label_texts_alone_trains_the_classifiers(make, monkeypatch, 
 
 def test_a_label_that_nobody_owns_adds_nothing_to_its_own_direction(make):
     for kind in ("decoupled-softmax", "supcon"):
-        model, plain = (make(encoder_loss=kind, symmetric=symmetric) for symmetric in (True, False))
+        model = make(encoder_loss=kind)
         generator = torch.Generator().manual_seed(0)
         x, labels = (torch.nn.functional.normalize(torch.randn(n, 4, generator=generator), dim=1) for n in (3, 5))
         known = [torch.tensor([0, 0, 1, 2]), torch.tensor([0, 1, 1, 2]), None]  # labels 3 and 4 are nobody's
-        there = [plain._loss(kind, x, labels[:n], known).item() for n in (3, 4, 5)]
-        back = [2 * model._loss(kind, x, labels[:n], known).item() - one for n, one in zip((3, 4, 5), there)]
+        there = [model._loss(kind, x, labels[:n], known, False).item() for n in (3, 4, 5)]
+        back = [2 * model._loss(kind, x, labels[:n], known, True).item() - one for n, one in zip((3, 4, 5), there)]
         assert back == pytest.approx([back[0]] * 3, rel=1e-5) and back[0] > 0
         assert there[0] < there[1] < there[2]  # but it is a negative of every document
-        assert model._loss(kind, x, labels[3:], [torch.zeros(0, dtype=torch.int64)] * 2 + [None]).item() == 0
+        assert model._loss(kind, x, labels[3:], [torch.zeros(0, dtype=torch.int64)] * 2 + [None], True).item() == 0
 
 
 def fit_alone(model: Unified, path: Path, docs: list[int], validation=()) -> None:
@@ -624,7 +627,11 @@ KINDS = {
     "transformer": {"train.kind": "transformer", "train.layers": 1, "train.lr": 0.001},
     "smaller heads": {"train.dim": 5},
     "random batches, nothing mined": {"train.batches": "random", "eta": 0, "train.start": "random"},
-    "both ways, with cross-entropy": {"train.symmetric": True, "train.classifier_loss": "decoupled-softmax+bce"},
+    "both ways, with cross-entropy": {
+        "train.symmetric": True,
+        "train.classifier_symmetric": True,
+        "train.classifier_loss": "decoupled-softmax+bce",
+    },
     "joining later": {"train.classifier_from": 1},
     "random labels": {"train.extra": 10},
     "averaged": {"train.average_after": 1},

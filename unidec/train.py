@@ -52,7 +52,10 @@ class Params(Architecture, Trained):
     encoder_loss: Literal["decoupled-softmax", "supcon", "bce", "decoupled-softmax+bce", "supcon+bce"]
     classifier_loss: Literal["decoupled-softmax", "supcon", "bce", "decoupled-softmax+bce", "supcon+bce", "none"]
     share: float = value(low=0, high=1)  # of the encoder head's loss in the sum; the classifiers' has the rest
-    symmetric: bool  # compare documents with labels and labels with documents, or documents with labels alone
+    symmetric: (
+        bool  # the encoder head's loss compares documents with labels and labels with documents, or the first alone
+    )
+    classifier_symmetric: bool  # the classifier head's likewise
     tau: float = value(above=0)  # temperature of the softmax losses
     bce_tau: float = value(above=0)  # temperature of the binary cross-entropy
     bce_weight: float = value(low=0)  # of the binary cross-entropy where it is added to a softmax loss
@@ -139,13 +142,15 @@ class Unified:
         text, label = self.model.both(concatenate(self.points.tokens.take(points), self.labels.take(pool)))
         count, is_doc = len(points), (points < self.points.n_docs) | (self.model.label is None)
         docs = text[:count] if is_doc.all() else text[:count][torch.from_numpy(is_doc).to(self.device)]
-        total = self._loss(self.p.encoder_loss, docs, text[count:], self._known(points[is_doc], pool))
+        known = self._known(points[is_doc], pool)
+        total = self._loss(self.p.encoder_loss, docs, text[count:], known, self.p.symmetric)
         if not self.joined[0]:
             return total
         if self.p.extra:
             pool = np.union1d(pool, rng.integers(0, len(self.labels), self.p.extra))
         rows = F.normalize(self.table.rows(torch.from_numpy(pool).to(self.device)), dim=1)
-        other = self._loss(self.p.classifier_loss, label[:count], rows, self._known(points, pool))
+        known = self._known(points, pool)
+        other = self._loss(self.p.classifier_loss, label[:count], rows, known, self.p.classifier_symmetric)
         return self.p.share * total + (1 - self.p.share) * other
 
     def _known(self, points: np.ndarray, pool: np.ndarray) -> list[torch.Tensor | None]:
@@ -153,14 +158,14 @@ class Unified:
         targets = self.pool.targets(points, pool)
         return [None if part is None else torch.from_numpy(part).to(self.device) for part in targets]
 
-    def _loss(self, kind: str, x: torch.Tensor, labels: torch.Tensor, known: list) -> torch.Tensor:
+    def _loss(self, kind: str, x: torch.Tensor, labels: torch.Tensor, known: list, symmetric: bool) -> torch.Tensor:
         """One head's loss: a softmax, a binary cross-entropy, or their weighted sum."""
         softmax, _, added = kind.partition("+")
         if softmax == "bce":
             return self._bce(x, labels, known)
         loss, (rows, columns, soft) = LOSSES[softmax], known
         total = loss(x, labels, rows, columns, soft, tau=self.p.tau)
-        if self.p.symmetric:
+        if symmetric:
             total = 0.5 * total + 0.5 * loss(labels, x, columns, rows, soft, tau=self.p.tau)
         return total + self.p.bce_weight * self._bce(x, labels, known) if added else total
 

@@ -615,7 +615,7 @@ def unified(s: Sizes, params: dict, host: Host) -> Estimate:
     pool = _distinct(count * (min(params["beta"], s.positives / max(1, s.docs)) + params["eta"]), s.labels)
     tokens = count * s.doc_tokens / max(1, s.docs) + pool * s.label_tokens / max(1, s.labels)
     batch = f"lower train.batch_size ({p['batch_size']})"
-    directions = (2 if p["symmetric"] else 1) * (1 if p["classifier_loss"] == "none" else 2)
+    directions = 1 + p["symmetric"] + (0 if p["classifier_loss"] == "none" else 1 + p["classifier_symmetric"])
     table = FLOAT * s.labels * net.dim / 2 if p["classifier_loss"] != "none" else 0.0
     kept = [
         Part("interpreter", BASE + (TRANSFORMERS if net.kind == "transformer" else TOKENIZER)),
