@@ -240,7 +240,8 @@ def test_the_curve_shows_every_epoch_and_the_final_fit_follows_the_choice(data, 
 @pytest.mark.parametrize("stage", ["encoder", "classifier"])
 def test_training_stops_when_validation_falls_and_the_best_epoch_is_kept(change, monkeypatch, stage):
     figures = iter([40.0, 60.0, 50.0, 45.0, 70.0])  # the last one comes too late for a patience of two
-    monkeypatch.setattr("xcutils.fitting.evaluate", lambda *_: {"N@5": next(figures), "P@1": 0.0, "P@5": 0.0})
+    others = {"PSN@5": 0.0, "P@1": 0.0, "P@5": 0.0}
+    monkeypatch.setattr("xcutils.fitting.evaluate", lambda *_: {"N@5": next(figures), **others})
     folder, _ = change(stage, stage, **{f"{stage}.epochs": 5, f"{stage}.patience": 2})
     choose, final = (load_csv(folder / "data" / stage / f"curve-{fit}.csv") for fit in FITS)
     assert [(row["epoch"], row["N@5"]) for row in choose] == [
