@@ -45,7 +45,7 @@ M1_VARIANTS: dict[str, Values] = {
 }
 # Renee on documents D, and on D and label texts Z; `scratch` from the pretrained encoder, `M1` from a trained one.
 RENEE = {**ONE_FIT, "K": 0, "gandalf.order": "uniform", "gandalf.delta": 0.1}
-RENEE |= {"gandalf.docs": True, "gandalf.same_size": False, "classifier.weight_decay": 0.0001}
+RENEE |= {"gandalf.docs": True, "gandalf.same_size": False}
 Z = {"gandalf.labels": 1.0, "gandalf.targets": "co-occurrence"}
 POINTS: dict[str, Values] = {
     "D": {"gandalf.labels": 0.0},
