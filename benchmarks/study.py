@@ -36,6 +36,7 @@ from benchmarks import experiments, records
 from benchmarks.directions import DIRECTIONS, ONE_FIT, Claim, Direction, Setting, settings
 from benchmarks.experiments import Experiment, changed, differences, dvc, flat
 from benchmarks.records import Code, Record, Rows
+from benchmarks.sparse import SPARSE, write_sparse
 from xcutils import params, runtime
 from xcutils.errors import UserError
 
@@ -166,8 +167,11 @@ def run(experiment: Experiment, files: dict[str, dict], minutes: float, whole: b
     """
     forget(experiment.name)
     start = time.monotonic()
-    words = [*(["--force"] if whole else []), *arguments(experiment, files)]
-    dvc("exp", "run", "--temp", "--name", experiment.name, *words, minutes=minutes)
+    words = ["--force"] if whole else []
+    if experiment.values["params.yaml"].get("dataset") == SPARSE:
+        write_sparse(experiments.ROOT)
+        words += ["--copy-paths", SPARSE]
+    dvc("exp", "run", "--temp", "--name", experiment.name, *words, *arguments(experiment, files), minutes=minutes)
     return round(time.monotonic() - start, 1)
 
 

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from benchmarks import experiments, records, study
 from benchmarks.directions import DIRECTIONS, Claim, Direction, settings
+from benchmarks.sparse import SPARSE
 from benchmarks.study import State, make, name_of, per_seed, verdict
 from xcutils import params
 from xcutils.errors import UserError
@@ -25,7 +26,7 @@ def made_up_files() -> dict[str, dict]:
         for name in setting.changes:
             file = study.UNIDEC if setting.start == study.UNIDEC and "prepare" not in name else "params.yaml"
             section, _, key = name.rpartition(".")
-            (out[file].setdefault(section, {}) if section else out[file])[key] = None
+            (out[file].setdefault(section, {}) if section else out[file]).setdefault(key)
     names = {setting.start for setting in SETTINGS.values()} - set(out) | {"recipes/dexa-gandalf.yaml"}
     recipes = {name: out["params.yaml"] | {"K": name} for name in sorted(names)}
     return out | recipes | {"recipes/unidec.yaml": out[study.UNIDEC] | {"eta": 7}}
@@ -102,10 +103,11 @@ def test_settings_of_a_row_differ_in_what_it_is_about_alone(name):
             assert names <= CHANGED[name], claim
 
 
-def test_all_settings_share_what_prepare_and_embed_write():
-    for setting in SETTINGS.values():
+def test_all_settings_of_a_dataset_share_what_prepare_and_embed_write():
+    for name, setting in SETTINGS.items():
         shared = {key: value for key, value in setting.changes.items() if key.startswith(("prepare", "embed", "data"))}
-        assert shared == {"prepare.refit": False}
+        own = {"dataset": SPARSE} if name.startswith("sparse-") else {}
+        assert shared == {"prepare.refit": False, **own}
 
 
 @pytest.mark.parametrize("start", sorted({setting.start for setting in SETTINGS.values()}))
@@ -429,6 +431,19 @@ def test_the_study_stops_when_everything_fails(made_up, tmp_path):
     made_up.failing = {name_of(name, seed) for name in SETTINGS for seed in study.SEEDS}
     assert study_of(tmp_path, "D4").exit_code == 1
     assert len(made_up.ran) == 1 + study.TIRED
+
+
+def test_the_sparse_dataset_is_made_and_copied_for_its_settings_alone(made_up, tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(study, "write_sparse", made.append)
+    assert study_of(tmp_path, "D11").exit_code == 0
+    sparse = {name: words for name, words in made_up.done.items() if "-sparse-" in name}
+    assert len(sparse) == 6 and made == [experiments.ROOT] * 6
+    for name, words in made_up.done.items():
+        assert (f"dataset={SPARSE}" in words) == (name in sparse)
+        assert ("--copy-paths" in words) == (name in sparse)
+    for words in sparse.values():
+        assert words[words.index("--copy-paths") + 1] == SPARSE
 
 
 def test_recipes_run_whole_and_only_they(made_up, tmp_path):
