@@ -86,12 +86,7 @@ def generate(folder: Path, n_labels: int, n_docs: int) -> None:
 
 def write_params(folder: Path, pipeline: str, changes: tuple[str, ...]) -> None:
     """The pipeline's parameters with some changes, `name=value`."""
-    tree, yaml = YAML(typ="safe").load((ROOT / FILES[pipeline]).read_text(encoding="utf-8")), YAML(typ="safe")
-    for change in changes:
-        name, _, text = change.partition("=")
-        *section, key = name.split(".")
-        (tree[section[0]] if section else tree)[key] = yaml.load(text)
-    file = folder / FILES[pipeline]
+    tree, file = load_all(changes, file=ROOT / FILES[pipeline]), folder / FILES[pipeline]
     file.parent.mkdir(exist_ok=True)
     with open(file, "w", encoding="utf-8") as opened:
         YAML().dump(tree, opened)

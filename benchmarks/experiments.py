@@ -221,7 +221,17 @@ def meaning(text: str | None) -> str | None:
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
             node.body = node.body[1:]
-    return hashlib.md5(ast.dump(tree).encode(), usedforsecurity=False).hexdigest()
+    return hashlib.md5(repr(_plain(tree)).encode(), usedforsecurity=False).hexdigest()
+
+
+def _plain(part: Any) -> Any:
+    """A syntax tree as lists, without what is empty: `ast.dump` prints a tree otherwise in each version of Python."""
+    if isinstance(part, list):
+        return [_plain(item) for item in part]
+    if not isinstance(part, ast.AST):
+        return part
+    fields = [[name, _plain(value)] for name, value in ast.iter_fields(part) if value is not None and value != []]
+    return [type(part).__name__, *fields]
 
 
 def changed_files(code: dict[str, str | None]) -> list[str]:

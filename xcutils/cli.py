@@ -33,7 +33,7 @@ CLASSIFIERS = ("classifier", "concatenated")  # rows that are not there when the
 SHOWN = 5  # skipped rows of a file to predict
 ALL_WELL = "no problems, every row can be used"
 PROBLEMS = 50  # of a dataset that is checked
-PARAMS, UNIFIED = "params.yaml", "unidec/params.yaml"
+PARAMS, SECOND = "params.yaml", "unidec/params.yaml"
 COLUMNS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5", "N@5", "R@10", "R@100", "C@5")
 
 NEXT = """What to try next (first: source .venv/bin/activate)
@@ -287,11 +287,11 @@ def estimate(path: Path | None, changes: tuple[str, ...], like: str | None, pipe
     from xcutils.params import load_all
 
     device = runtime.start()
-    changed = _by_file(changes, [PARAMS, UNIFIED] if pipeline else [PARAMS])
+    changed = _by_file(changes, [PARAMS, SECOND] if pipeline else [PARAMS])
     first = params = load_all(changed[PARAMS])
     stages = estimates.STAGES
     if pipeline:
-        params, stages = load_all(changed[UNIFIED], file=Path(UNIFIED)), estimates.UNIFIED
+        params, stages = load_all(changed[SECOND], file=Path(SECOND)), estimates.UNIFIED
     name, found = sizes.find(path, like, first)
     found = sizes.scaled(found, first, **given)
     host = estimates.host()
@@ -310,7 +310,7 @@ def _by_file(changes: tuple[str, ...], files: list[str]) -> dict[str, list[str]]
         if not colon or "=" in file:  # a colon of the value
             file, rest = PARAMS, change
         if file not in found:
-            if file == UNIFIED:
+            if file == SECOND:
                 raise UserError(f"-S {change} is a parameter of the second pipeline: add --unidec.")
             raise UserError(f"-S {change}: {file} is no parameter file; known: {', '.join(files)}.")
         found[file].append(rest)
