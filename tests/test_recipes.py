@@ -24,6 +24,8 @@ UNIFIED = [name for name in FILES if name.startswith(("unidec", "depsl"))]
 ONE_POSITIVE = {"encoder.positives": 1, "encoder.epochs": 40}
 RANDOM = {"encoder.cluster_from": 1000}
 NO_M4 = {"classifier.encoder_lr": 0.0, "classifier.epochs": 1}
+OWN = {"gandalf.labels": 1.0, "gandalf.targets": "glas", "gandalf.own": 0.9}
+OWN |= {"classifier.patience": 8, "classifier.tail": 1.0}
 RENEE = {
     "K": 0,
     "gandalf.labels": 1.0,
@@ -36,7 +38,7 @@ RENEE = {
     "classifier.batch_size": 256,
     "classifier.lr": 5.0,
     "classifier.optimizer": "sgd",
-    "classifier.weight_decay": 3.906e-7,
+    "classifier.weight_decay": 0.00004,
     "classifier.warmup": 50,
 }
 METHODS = {
@@ -56,14 +58,8 @@ METHODS = {
     "dexml": {"K": 0, "encoder.labels": "all", **RANDOM, **NO_M4},
     "renee": {**RENEE, "gandalf.targets": "self"},
     "renee-gandalf": RENEE,
-    "dexa-gandalf": {
-        "gandalf.labels": 1.0,
-        "gandalf.targets": "glas",
-        "gandalf.own": 0.9,
-        "classifier.patience": 8,
-        "classifier.tail": 1.0,
-    },
-    "ngame-gandalf": {"K": 0, "gandalf.labels": 1.0},
+    "dexa-gandalf": OWN,
+    "ngame-gandalf": {"K": 0, **OWN},
     "unidec": {},
     "depsl": {"train.classifier_loss": "none"},
     "unidec-gandalf": {"gandalf.labels": 1.0},
