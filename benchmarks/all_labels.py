@@ -75,6 +75,17 @@ def measure(method: str, *numbers: str) -> None:
     print(json.dumps({"before": before, "peak": peak_gb(), "seconds": seconds}))
 
 
+def run(method: str, n_labels: int, batch: int, dim: int, steps: int) -> float:
+    """Measure in a process of its own and print the line; the peak in GB."""
+    found = measured("benchmarks.all_labels", method, n_labels, batch, dim, steps)
+    own, scores = (4 * n_labels * width / 1e9 for width in (dim, batch))
+    click.echo(
+        f"{method:<8} {n_labels:>9,} {batch:>6,} {found['before']:>10.2f} {found['peak']:>8.2f} "
+        f"{found['seconds']:>11.2f} {own:>13.2f} {scores:>13.2f}"
+    )
+    return found["peak"]
+
+
 @click.command()
 @click.option("--small", default=10_000, show_default=True, help="Labels.")
 @click.option("--large", default=100_000, show_default=True, help="Labels.")
@@ -82,20 +93,21 @@ def measure(method: str, *numbers: str) -> None:
 @click.option("--dim", default=384, show_default=True, help="Dimensions.")
 @click.option("--steps", default=3, show_default=True, help="Steps of a process.")
 def main(small: int, large: int, batch: int, dim: int, steps: int) -> None:
-    """Print the peak of each method with few and with many labels, and what of its growth L x D does not explain."""
-    click.echo("method      labels  before GB  peak GB  s per step  one L x D GB  L x batch GB")
+    """Print each method's peak with few and with many labels, and with many labels in a batch of four times the size.
+
+    Between the two batches nothing may grow with L: exit 1 if the peak grows by half of a matrix of L x batch.
+    """
+    click.echo("method      labels  batch  before GB  peak GB  s per step  one L x D GB  L x batch GB")
+    bad = []
     for method in METHODS:
-        peaks = {}
-        for n_labels in (small, large):
-            found = measured("benchmarks.all_labels", method, n_labels, batch, dim, steps)
-            peaks[n_labels] = found["peak"]
-            own, scores = (4 * n_labels * width / 1e9 for width in (dim, batch))
-            click.echo(
-                f"{method:<8} {n_labels:>9,} {found['before']:>10.2f} {found['peak']:>8.2f} {found['seconds']:>11.2f} "
-                f"{own:>13.2f} {scores:>13.2f}"
-            )
-        arrays = (peaks[large] - peaks[small]) / (4e-9 * (large - small) * dim)
-        click.echo(f"{method}: the peak grows by {arrays:.1f} arrays of L x D")
+        few, many = (run(method, n_labels, batch, dim, steps) for n_labels in (small, large))
+        wide = run(method, large, 4 * batch, dim, steps)
+        arrays = (many - few) / (4e-9 * (large - small) * dim)
+        share = (wide - many) / (4e-9 * large * 3 * batch)
+        click.echo(f"{method}: the peak grows by {arrays:.1f} arrays of L x D and {share:.2f} of L x batch")
+        bad += [method] * (share > 0.5)
+    if bad:
+        raise SystemExit(f"{' and '.join(bad)} held a matrix of L x batch.")
 
 
 if __name__ == "__main__":

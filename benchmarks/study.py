@@ -299,8 +299,8 @@ def verdict(values: list[float], expected: str, noise: float = 0.0) -> str:
     sign = sign_of(values, noise)
     if expected == "?":
         return {1: "rises", 0: "no difference", -1: "falls"}[sign]
-    if expected == "=":
-        return "agrees" if sign == 0 or abs(statistics.fmean(values)) <= NEARLY else "does not agree"
+    if expected == "=" and (sign or abs(statistics.fmean(values)) <= NEARLY):
+        return "agrees" if abs(statistics.fmean(values)) <= NEARLY else "does not agree"
     if sign == 0:
         return "agrees" if expected == ">=" else "no difference"
     return "agrees" if (sign > 0) == (expected in (">", ">=")) else "does not agree"

@@ -88,7 +88,9 @@ OF_SIZE = {
     "depsl-1.3m": {"beta": 1, "train.batch_size": 2200, "train.dim": 384},
 }
 # Recipes that are another one but for these lines.
+LARGER = {"dataset": "data/raw/LF-AmazonTitles-1.3M", "prepare.validation": 0.0025, "index.threads": 12}
 TWINS = {
+    **{f"{name}-1.3m": (f"{name}-131k", LARGER) for name in ("dpr", "ance", "siamesexml")},
     "ngame-1.3m": ("dexa-1.3m", {"K": 0}),
     "renee-gandalf-131k": ("renee-131k", {"gandalf.targets": "co-occurrence"}),
     "renee-gandalf-1.3m": ("renee-1.3m", {"gandalf.targets": "co-occurrence"}),
@@ -161,7 +163,9 @@ def test_a_method_that_is_another_with_one_change_differs_in_nothing_else(name, 
     assert {key: own[key] for key in own if own[key] != there[key]} == changes
 
 
-@pytest.mark.parametrize("name", ["siamesexml-131k", "dpr-131k", "ance-131k"])
+@pytest.mark.parametrize(
+    "name", [f"{name}-{size}" for name in ("siamesexml", "dpr", "ance") for size in ("131k", "1.3m")]
+)
 def test_rows_of_dexas_table_have_its_encoder_and_random_batches(name):
     own, dexa = values(name), values("dexa-131k")
     assert own["encoder.model"] == dexa["encoder.model"] == DISTILBERT and own["encoder.pooling"] == "mean"

@@ -264,6 +264,7 @@ def test_verdicts(expected, up, nothing, down):
     assert verdict([1.0, -1.1, 0.9], expected) == nothing
     assert verdict([-1.0, -1.1, -0.9], expected) == down
     assert verdict([0.4, 0.41, 0.42], "=") == "agrees"  # a clear difference, and too small to matter
+    assert verdict([5.0, -6.0, 4.0], "=") == "no difference"  # not a clear one, and not nearly none
 
 
 def test_a_single_seed_is_judged_by_the_spread_of_the_others(monkeypatch):
