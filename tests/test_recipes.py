@@ -50,6 +50,7 @@ METHODS = {
         "encoder.loss": "pairwise",
         "encoder.mined": 20,
         "encoder.mined_from": 200,
+        "encoder.tau": 0.2,
         **ONE_POSITIVE,
         **RANDOM,
         **NO_M4,
@@ -62,7 +63,7 @@ METHODS = {
     "ngame-gandalf": {"K": 0, **OWN},
     "unidec": {},
     "depsl": {"train.classifier_loss": "none"},
-    "unidec-gandalf": {"gandalf.labels": 1.0},
+    "unidec-gandalf": {"gandalf.labels": 1.0, "gandalf.targets": "glas", "gandalf.own": 0.9},
 }
 # Some of what the papers and their code say, in the words of the parameters: of every size, then of one.
 PAPERS = {
