@@ -2,6 +2,8 @@ import math
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from xcutils import losses
 from xcutils.losses import hardest_positives, triplet
@@ -332,6 +334,29 @@ def test_chunks_of_labels_change_nothing(kind, size, monkeypatch):
         found.append([loss.detach(), *torch.autograd.grad(2 * loss, (x, labels))])
     for whole, parts in zip(*found):
         torch.testing.assert_close(whole, parts)
+
+
+class Largest(TorchDispatchMode):
+    """Remembers the most elements that a tensor has had which an operation returned."""
+
+    most = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        self.most = max([self.most, *(part.numel() for part in tree_leaves(out) if isinstance(part, torch.Tensor))])
+        return out
+
+
+@pytest.mark.parametrize("kind", ["decoupled_softmax", "supcon", "bce"])
+def test_scores_of_all_labels_are_never_in_memory_at_once(kind, monkeypatch):
+    monkeypatch.setattr(losses, "SCORES", 3000)
+    docs, n_labels, dim = 50, 1000, 4
+    x, labels = torch.randn(docs, dim, requires_grad=True), torch.randn(n_labels, dim, requires_grad=True)
+    rows = torch.arange(docs).repeat_interleave(2)
+    columns = torch.stack([torch.arange(docs), torch.arange(docs) + 500], dim=1).flatten()
+    with Largest() as seen:
+        getattr(losses, kind)(x, labels, rows, columns, tau=0.3).backward()
+    assert seen.most == max(3000, n_labels * dim) < docs * n_labels
 
 
 @pytest.mark.parametrize("kind", ["decoupled_softmax", "supcon", "bce"])

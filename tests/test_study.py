@@ -328,6 +328,16 @@ def test_notes_are_of_directions(tmp_path):
     assert set(study.read_notes(experiments.ROOT / "docs" / "study-notes.yaml")) == set(DIRECTIONS)
 
 
+def test_a_sign_that_does_not_agree_is_explained():
+    text = (experiments.ROOT / "docs" / "study.md").read_text(encoding="utf-8")
+    notes = study.read_notes(experiments.ROOT / "docs" / "study-notes.yaml")
+    verdicts = dict(re.findall(r"^\| (D\d+)\. .* \| ([^|]+) \|$", text, re.MULTILINE))
+    assert set(verdicts) == set(DIRECTIONS)
+    for name, found in verdicts.items():
+        if "does not agree" in found:
+            assert notes[name] and notes[name].strip() in text, f"{name} wants a note in docs/study-notes.yaml"
+
+
 # --- going on ---------------------------------------------------------------------------------------------------------
 
 
