@@ -177,7 +177,8 @@ DIRECTIONS: dict[str, Direction] = {
         "DEXA Table 5: 131K; 1.3M. DistilBERT gains 1.31; 4.45, BERT 1.95; 4.47",
         "Two cores can afford MiniLM-L3 and L6 for three epochs; larger encoders are left out. All have the default "
         "loss: with the paper's, MiniLM-L3 collapsed in the second epoch (all texts alike). `brief` is the bag trained "
-        "as briefly as the transformers: three epochs, one positive a visit; `plain` is that without n-grams, as the paper's.",
+        "as briefly as the transformers: three epochs, one positive a visit; `plain` is that without n-grams, as the "
+        "paper's.",
         [
             Claim(E1, aux("L3"), ">", "+3.28; +3.79"),
             Claim(E1, aux("L6"), ">", "+2.56; +5.23"),
