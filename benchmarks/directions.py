@@ -105,7 +105,7 @@ def settings() -> dict[str, Setting]:
     out["dexa-tail"] = ("recipes/dexa-gandalf.yaml", {**ONE_FIT, "gandalf.labels": 0.0})
     for name, part in POINTS.items():
         out[f"scratch-{name}"] = ("recipes/renee.yaml", {**SCRATCH, **part})
-    for name in ("D", "self", "sampled", "DZ"):
+    for name in ("D", "self", "sampled", "DZ", "Z"):
         out[f"sparse-{name}"] = ("recipes/renee.yaml", {**SCRATCH, **POINTS[name], "dataset": SPARSE})
     for name in ("D", "self", "DZ"):
         out[f"M1-{name}"] = ("recipes/renee.yaml", {**RENEE, **POINTS[name]})
@@ -276,6 +276,7 @@ DIRECTIONS: dict[str, Direction] = {
             Claim(C1, "sparse-self - sparse-D", ">", "+1.97; +2.90"),
             Claim(C1, "sparse-DZ - sparse-D", ">", "+7.90; +9.78"),
             Claim(CP1, "sparse-DZ - sparse-D", ">", "+9.43; +11.25"),
+            Claim(CP1, "sparse-Z - sparse-D", ">=", "+1.23; +8.97"),
         ],
     ),
     "D10": Direction(
