@@ -109,6 +109,8 @@ def settings() -> dict[str, Setting]:
         out[f"sparse-{name}"] = ("recipes/renee.yaml", {**SCRATCH, **POINTS[name], "dataset": SPARSE})
     for name in ("D", "self", "DZ"):
         out[f"M1-{name}"] = ("recipes/renee.yaml", {**RENEE, **POINTS[name]})
+    for name in ("self", "DZ"):
+        out[f"sparse-M1-{name}"] = ("recipes/renee.yaml", {**RENEE, **POINTS[name], "dataset": SPARSE})
     for name, rate in {"adam": 0.002, "adam-low": 0.0002}.items():
         adam = {"classifier.optimizer": "adam", "classifier.lr": rate}
         out[f"M1-self-{name}"] = ("recipes/renee.yaml", {**RENEE, **POINTS["self"], **adam})
@@ -314,6 +316,8 @@ DIRECTIONS: dict[str, Direction] = {
         [
             Claim(C1, "M1-DZ - M1-self", "?", "-0.19"),
             Claim(CP1, "M1-DZ - M1-self", ">", "+2.02"),
+            Claim(C1, "sparse-M1-DZ - sparse-M1-self", "?", "-0.19"),
+            Claim(CP1, "sparse-M1-DZ - sparse-M1-self", ">", "+2.02"),
             Claim(C1, "scratch-DZ - scratch-D - M1-DZ + M1-self", ">", "+8.07"),
             Claim(C1, "sparse-DZ - sparse-D - scratch-DZ + scratch-D", ">", "+5.29"),
             Claim(CP1, "sparse-DZ - sparse-D - scratch-DZ + scratch-D", ">", "+4.71"),
