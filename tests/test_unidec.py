@@ -52,6 +52,7 @@ pytestmark = pytest.mark.stage
 
 L, DIMS = len(LABELS), 16
 LOSSES = ["decoupled-softmax", "supcon", "bce", "decoupled-softmax+bce", "supcon+bce"]
+LOSSES += ["decoupled-softmax+supcon", "decoupled-softmax+supcon+bce"]
 # Values that no two terms share, so that none can stand in for another.
 STEP = {"share": 0.3, "tau": 0.2, "bce_tau": 0.35, "bce_weight": 0.7, "symmetric": True, "batches": "clustered"}
 STEP |= {"classifier_symmetric": True}
@@ -169,16 +170,20 @@ def bce_by_hand(scores: list[list[float]], owned: list[dict[int, float]], tau: f
 
 
 def head_by_hand(kind: str, scores, owned: list[dict[int, float]], p: Params, symmetric: bool, bias: float) -> float:
-    """L_D or L_C: half docs -> labels, half labels -> docs; plus the binary cross-entropy, or that alone."""
-    softmax, _, added = kind.partition("+")
-    if softmax == "bce":
+    """L_D or L_C: each softmax half docs -> labels, half labels -> docs, and the binary cross-entropy or that alone."""
+    if kind == "bce":
         return bce_by_hand(scores, owned, p.bce_tau, bias)
-    total = psl_by_hand(softmax, scores, owned, p.tau)
-    if symmetric:
-        turned = [list(column) for column in zip(*scores)]
-        owners = [{row: own[column] for row, own in enumerate(owned) if column in own} for column in range(len(turned))]
-        total = total / 2 + psl_by_hand(softmax, turned, owners, p.tau) / 2
-    return total + p.bce_weight * bce_by_hand(scores, owned, p.bce_tau, bias) if added else total
+    turned = [list(column) for column in zip(*scores)]
+    owners = [{row: own[column] for row, own in enumerate(owned) if column in own} for column in range(len(turned))]
+    total = 0.0
+    for part in kind.split("+"):
+        if part == "bce":
+            total += p.bce_weight * bce_by_hand(scores, owned, p.bce_tau, bias)
+        elif symmetric:
+            total += psl_by_hand(part, scores, owned, p.tau) / 2 + psl_by_hand(part, turned, owners, p.tau) / 2
+        else:
+            total += psl_by_hand(part, scores, owned, p.tau)
+    return total
 
 
 def owned_by_hand(points: Points, docs: list[int], pool: list[int]) -> list[dict[int, float]]:

@@ -39,6 +39,8 @@ from xcutils.tokens import check_vocabulary
 from xcutils.training import Optimisers, Outcome
 
 LOSSES = {"decoupled-softmax": decoupled_softmax, "supcon": supcon}
+Sum = Literal["decoupled-softmax+supcon", "decoupled-softmax+bce", "supcon+bce", "decoupled-softmax+supcon+bce"]
+Loss = Literal["decoupled-softmax", "supcon", "bce", Sum]
 RANDOM = 0.02  # spread of random first values
 BIAS = -8.0  # of the binary cross-entropy, at first: hardly any pair is a positive
 
@@ -49,8 +51,8 @@ class Params(Architecture, Trained):
     dim: int = value(low=0)  # of each head; 0 = the encoder's
     head_dropout: float = value(low=0, high=0.95)  # of the head that is compared with label texts
     classifier_dropout: float = value(low=0, high=0.95)  # of the head that is compared with classifiers
-    encoder_loss: Literal["decoupled-softmax", "supcon", "bce", "decoupled-softmax+bce", "supcon+bce"]
-    classifier_loss: Literal["decoupled-softmax", "supcon", "bce", "decoupled-softmax+bce", "supcon+bce", "none"]
+    encoder_loss: Loss
+    classifier_loss: Literal[Loss, "none"]
     share: float = value(low=0, high=1)  # of the encoder head's loss in the sum; the classifiers' has the rest
     symmetric: (
         bool  # the encoder head's loss compares documents with labels and labels with documents, or the first alone
@@ -58,7 +60,7 @@ class Params(Architecture, Trained):
     classifier_symmetric: bool  # the classifier head's likewise
     tau: float = value(above=0)  # temperature of the softmax losses
     bce_tau: float = value(above=0)  # temperature of the binary cross-entropy
-    bce_weight: float = value(low=0)  # of the binary cross-entropy where it is added to a softmax loss
+    bce_weight: float = value(low=0)  # of the binary cross-entropy in a sum
     extra: int = value(low=0)  # labels drawn at random into the classifiers' pool, whoever they belong to
     start: Literal["labels", "random"]  # the classifiers' first values: the label embeddings, or small random ones
     classifier_from: int = value(low=0)  # first epoch (from 0) with classifiers; before it the encoder trains alone
@@ -159,15 +161,16 @@ class Unified:
         return [None if part is None else torch.from_numpy(part).to(self.device) for part in targets]
 
     def _loss(self, kind: str, x: torch.Tensor, labels: torch.Tensor, known: list, symmetric: bool) -> torch.Tensor:
-        """One head's loss: a softmax, a binary cross-entropy, or their weighted sum."""
-        softmax, _, added = kind.partition("+")
-        if softmax == "bce":
+        """One head's loss: a softmax, a binary cross-entropy, or a sum, in which the latter has a weight."""
+        softmaxes, cross_entropy = [LOSSES[part] for part in kind.split("+") if part != "bce"], kind.endswith("bce")
+        if not softmaxes:
             return self._bce(x, labels, known)
-        loss, (rows, columns, soft) = LOSSES[softmax], known
-        total = loss(x, labels, rows, columns, soft, tau=self.p.tau)
+        rows, columns, soft = known
+        total = sum(loss(x, labels, rows, columns, soft, tau=self.p.tau) for loss in softmaxes)
         if symmetric:
-            total = 0.5 * total + 0.5 * loss(labels, x, columns, rows, soft, tau=self.p.tau)
-        return total + self.p.bce_weight * self._bce(x, labels, known) if added else total
+            back = sum(loss(labels, x, columns, rows, soft, tau=self.p.tau) for loss in softmaxes)
+            total = 0.5 * total + 0.5 * back
+        return total + self.p.bce_weight * self._bce(x, labels, known) if cross_entropy else total
 
     def _bce(self, x: torch.Tensor, labels: torch.Tensor, known: list) -> torch.Tensor:
         """Differs from: the source gives the logit no scale. Here it is cosine / bce_tau plus a bias that is learnt."""
