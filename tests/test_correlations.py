@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -151,3 +152,17 @@ def test_a_share_of_the_labels_is_chosen(frequency, share, order):
     left = np.setdiff1d(np.arange(len(frequency)), chosen)
     if order == "tail" and len(chosen) and len(left):
         assert frequency[chosen].max() <= frequency[left].min()
+
+
+def test_labels_are_drawn_uniformly_and_by_the_seed():
+    seen = Counter(tuple(choose_labels(np.arange(5), 0.4, "uniform", seed)) for seed in range(4000))
+    assert set(seen) == set(combinations(range(5), 2))
+    assert sum((count - 400) ** 2 / 400 for count in seen.values()) < 27.9  # chi-square, 9 degrees, p = 0.001
+    assert np.array_equal(*(choose_labels(np.arange(50), 0.4, "uniform", 7) for _ in range(2)))
+
+
+def test_chance_decides_among_labels_of_one_frequency():
+    frequency = np.array([3, 1, 3, 0, 3, 9])  # of four, the two rarest are certain, and two of those with 3
+    seen = Counter(tuple(choose_labels(frequency, 4 / 6, "tail", seed)) for seed in range(3000))
+    assert set(seen) == {tuple(sorted({1, 3, *pair})) for pair in combinations((0, 2, 4), 2)}
+    assert sum((count - 1000) ** 2 / 1000 for count in seen.values()) < 13.9  # chi-square, 2 degrees, p = 0.001

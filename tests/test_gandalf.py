@@ -1,5 +1,7 @@
 """The label texts that the classifier trains on: what the stage writes, and that nothing else follows from it."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from test_correlations import LABELS as SMALL
@@ -17,9 +19,9 @@ OFF |= {"docs": True, "same_size": False, "walk": 50, "reset": 0.5, "top": 5}
 DOCS = [{0, 1}, {1, 2}, {2, 3, 4}, {0, 4}, {4, 5}, {6}, {0, 1, 6}, set()]
 
 
-def made(**changes) -> dict[str, np.ndarray]:
+def made(*, seed: int = 0, **changes) -> dict[str, np.ndarray]:
     positives = from_rows([sorted(labels) for labels in DOCS], np.int32)
-    return points(np.array([0, 1, 2, 3, 4, 6]), positives, SMALL, Params(**(OFF | changes)), seed=0)
+    return points(np.array([0, 1, 2, 3, 4, 6]), positives, SMALL, Params(**(OFF | changes)), seed=seed)
 
 
 def dense(found: dict[str, np.ndarray]) -> np.ndarray:
@@ -61,10 +63,17 @@ def test_a_share_of_the_labels_keeps_their_rows():
 
 
 def test_a_sample_is_as_large_as_the_documents_are_many():
-    found = made(labels=1.0, same_size=True)
-    assert len(found["docs"]) + len(found["points"]) == 6 and len(found["points"]) > 0
-    assert set(found["docs"]) < {0, 1, 2, 3, 4, 6}
-    np.testing.assert_array_equal(dense(found), dense(made(labels=1.0))[found["points"]])
+    whole = dense(made(labels=1.0))
+    seen = Counter()
+    for seed in range(1300):
+        found = made(labels=1.0, same_size=True, seed=seed)
+        assert len(found["docs"]) + len(found["points"]) == 6 and (np.diff(found["docs"]) > 0).all()
+        np.testing.assert_array_equal(dense(found), whole[found["points"]])
+        seen.update([*(("doc", doc) for doc in found["docs"]), *(("label", label) for label in found["points"])])
+    assert set(seen) == {*(("doc", doc) for doc in (0, 1, 2, 3, 4, 6)), *(("label", label) for label in range(SMALL))}
+    mean = 1300 * 6 / len(seen)  # each document and each label is drawn as often as any other
+    deviation = (mean * (1 - 6 / len(seen))) ** 0.5
+    assert max(abs(count - mean) for count in seen.values()) < 4 * deviation
 
 
 @pytest.mark.parametrize("targets", ["co-occurrence", "glas", "random-walk", "self"])
