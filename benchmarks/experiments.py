@@ -213,6 +213,7 @@ def _at(commit: str, name: str, md5: str | None) -> str | None:
     return KNOWN[name, md5]
 
 
+@functools.cache
 def meaning(text: str | None) -> str | None:
     """A digest of what Python code does: comments, docstrings and line breaks do not count; None of no code."""
     if text is None:
