@@ -5,6 +5,10 @@ import os
 os.environ["HF_HUB_OFFLINE"] = "1"  # before the libraries that read them are imported
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+from xcutils import processor
+
+processor.same_everywhere()  # as the stages do, with whose results some tests compare their own
+
 from pathlib import Path
 
 import numpy as np

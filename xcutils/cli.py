@@ -2,7 +2,10 @@
 
 import os
 
+from xcutils import processor
+
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+processor.same_everywhere()  # before numpy and torch are loaded
 
 import json
 import sys
