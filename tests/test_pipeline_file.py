@@ -92,7 +92,7 @@ def test_imports_are_followed_in_every_form(tmp_path, monkeypatch):
 @pytest.mark.parametrize("stage", EVERY)
 def test_a_stage_depends_on_exactly_the_code_it_imports(stage):
     code = {dep for dep in EVERY[stage]["deps"] if dep not in NOT_CODE and not is_data(dep)}
-    assert code == all_imports(script(stage))
+    assert code == all_imports(script(stage)) | all_imports("xcutils/processor.py")  # which `stages` itself imports
 
 
 @pytest.mark.parametrize("stage", EVERY)
