@@ -49,23 +49,23 @@ bench: env peers-env  ## clustering a million vectors; steps and label correlati
 	python -m benchmarks.all_labels
 
 estimate: env  ## the stages' estimates of memory and time against what they take, on two datasets
-	python -m benchmarks.estimate
+	python -m tests.robustness.estimates
 
 interruptions: env  ## kill each long stage at random moments, go on, compare bytes; fill the disk in mid-write
 	dvc repro dvc.yaml unidec/dvc.yaml
-	python -m benchmarks.interruptions
+	python -m tests.robustness.interruptions
 
 damage: env  ## truncate, flip, empty and swap every file of every artifact; see what its readers say
-	python -m benchmarks.damage
+	python -m tests.robustness.damage
 
 mutations: env  ## 10,000 damaged files of every form of dataset: read or refused with a sentence
-	python -m benchmarks.mutations
+	python -m tests.robustness.mutations
 
 sweep: env  ## K and encoder sweeps through dvc exp run --queue; tables and plots in docs/
-	python -m benchmarks.sweep
+	python -m study.sweep
 
 study: env  ## the papers' findings, one by one, and every recipe, through dvc exp run; docs/study.md
-	python -m benchmarks.study
+	python -m study.findings
 
 clean:
 	rm -rf .venv .venv-peers

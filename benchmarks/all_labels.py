@@ -36,12 +36,12 @@ def measure(method: str, *numbers: str) -> None:
     import torch
 
     from stages import classifier, encoder
-    from xcutils import runtime
-    from xcutils.encoders import BagOfEmbeddings
-    from xcutils.params import load_params
-    from xcutils.points import Points
-    from xcutils.ragged import Ragged
-    from xcutils.training import Optimisers, Plan, train
+    from xcutils.core import runtime
+    from xcutils.core.params import load_params
+    from xcutils.core.ragged import Ragged
+    from xcutils.model.encoders import BagOfEmbeddings
+    from xcutils.train.points import Points
+    from xcutils.train.training import Optimisers, Plan, train
 
     device, rng = runtime.start(0), np.random.default_rng(0)
 

@@ -54,11 +54,11 @@ def measure(*numbers: str) -> None:
     """Train that many steps; print each one's seconds, its CPU seconds and the process's peak memory as JSON."""
     n_labels, dim, batch, positives, pool, steps = map(int, numbers)
     from stages.classifier import OneVsAll, Params
-    from xcutils import runtime
-    from xcutils.params import load_params
-    from xcutils.points import Points
-    from xcutils.ragged import Ragged
-    from xcutils.training import Optimisers, Plan, train
+    from xcutils.core import runtime
+    from xcutils.core.params import load_params
+    from xcutils.core.ragged import Ragged
+    from xcutils.train.points import Points
+    from xcutils.train.training import Optimisers, Plan, train
 
     device = runtime.start(0)
     p = replace(load_params(Params, "classifier"), labels="batch", encoder_lr=0.0, batch_size=batch)

@@ -20,7 +20,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from xcutils.clustering import mean_cosine
+from xcutils.train.clustering import mean_cosine
 
 ROOT = Path(__file__).resolve().parents[1]
 PEERS = ROOT / ".venv-peers" / "bin" / "python"
@@ -48,7 +48,7 @@ np.save(sys.argv[2], clusters)
 print(json.dumps({{"seconds": seconds, "peak": peak * 1024 / 1e9}}))
 """
 OURS = RUN.format(
-    imports="from xcutils.clustering import balanced_clusters",
+    imports="from xcutils.train.clustering import balanced_clusters",
     cluster="clusters = balanced_clusters(vectors, number, seed=seed)",
 )
 PECOS = RUN.format(

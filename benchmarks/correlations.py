@@ -21,10 +21,10 @@ import click
 import numpy as np
 
 from benchmarks.apart import measured
-from xcutils import estimates
-from xcutils.estimates import Sizes
-from xcutils.params import load_all
-from xcutils.ragged import Ragged, starts
+from longtail import estimates
+from longtail.estimates import Sizes
+from xcutils.core.params import load_all
+from xcutils.core.ragged import Ragged, starts
 
 ROOT = Path(__file__).resolve().parents[1]
 KINDS = ("co-occurrence", "glas", "random-walk")
@@ -73,7 +73,7 @@ def generate(n_docs: int, n_labels: int, per_doc: float, seed: int = 0) -> Ragge
 def measure(folder: str, n_labels: str, targets: str) -> None:
     """Make one fit's points as the stage does; print what that took as JSON."""
     from stages.gandalf import Params, points
-    from xcutils.params import load_params
+    from xcutils.core.params import load_params
 
     p = replace(load_params(Params, "gandalf"), labels=1.0, targets=targets)
     values, offsets = (

@@ -19,9 +19,9 @@ import numpy as np
 from scipy import sparse
 
 from benchmarks.peers_run import METHODS, positives_of, read_items
-from xcutils import metrics, propensity
-from xcutils.datasets import describe
-from xcutils.errors import UserError
+from xcutils.core.errors import UserError
+from xcutils.data.datasets import describe
+from xcutils.search import metrics, propensity
 
 SCRIPT = Path(__file__).with_name("peers_run.py")
 ACCURACY = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5", "N@5", "R@10", "R@100", "C@5")

@@ -12,14 +12,15 @@ from pathlib import Path
 import click
 import numpy as np
 
-from xcutils import artifacts, estimates, runtime
-from xcutils.encoders import encode_sets, move
-from xcutils.folds import fit_names
-from xcutils.models import load_encoder
-from xcutils.neighbours import unit
-from xcutils.params import load_params, value
-from xcutils.ragged import Ragged
-from xcutils.scratch import Scratch
+from longtail import estimates
+from xcutils.core import artifacts, console, runtime
+from xcutils.core.folds import fit_names
+from xcutils.core.params import load_params, value
+from xcutils.core.ragged import Ragged
+from xcutils.core.scratch import Scratch
+from xcutils.model.encoders import encode_sets, move
+from xcutils.model.stored import load_encoder
+from xcutils.search.neighbours import unit
 
 CHUNK = 1 << 16  # labels whose vectors are made at once
 
@@ -50,7 +51,7 @@ def embed_fit(
 
     def embed(name: str, normalise: bool) -> np.ndarray:
         rows = f"{fit.name}-{name}"
-        watch = partial(runtime.progress, name=f"augment {rows}", unit="chunk")
+        watch = partial(console.progress, name=f"augment {rows}", unit="chunk")
         return encode_sets(model, {rows: tokens[name]}, normalise=normalise, watch=watch, into=scratch.rows)[rows]
 
     yield "docs", embed("docs", normalise=True)
@@ -65,7 +66,7 @@ def embed_fit(
 @click.argument("labels", type=click.Path(exists=True, path_type=Path))
 @click.argument("encoder", type=click.Path(exists=True, path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
-@runtime.command
+@console.command
 def main(train: Path, labels: Path, encoder: Path, out: Path) -> None:
     p = load_params(Params, "augment")
     runtime.start()

@@ -15,21 +15,22 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from xcutils import artifacts, estimates, runtime
-from xcutils.encoders import encode, move
-from xcutils.fitting import Clustered, Judge, fit_folds, fit_model, save_outcome
-from xcutils.folds import Fold, folds
-from xcutils.losses import bce, decoupled_softmax, hardest_positives, triplet
-from xcutils.metrics import pair_matrix
-from xcutils.models import load_encoder, save_encoder
-from xcutils.neighbours import unit
-from xcutils.params import load_params, load_top, value
-from xcutils.points import Points, load_points
-from xcutils.propensity import inverse_propensities
-from xcutils.samplers import ClusteredEpochs, LabelPool
-from xcutils.scratch import Snapshots
-from xcutils.tables import RowTable
-from xcutils.training import Optimisers, Outcome, put_finite
+from longtail import estimates
+from xcutils.core import artifacts, console, runtime
+from xcutils.core.folds import Fold, folds
+from xcutils.core.params import load_params, load_top, value
+from xcutils.core.scratch import Snapshots
+from xcutils.model.encoders import encode, move
+from xcutils.model.rows import RowTable
+from xcutils.model.stored import load_encoder, save_encoder
+from xcutils.search.metrics import pair_matrix
+from xcutils.search.neighbours import unit
+from xcutils.search.propensity import inverse_propensities
+from xcutils.train.fitting import Clustered, Judge, fit_folds, fit_model, save_outcome
+from xcutils.train.losses import bce, decoupled_softmax, hardest_positives, triplet
+from xcutils.train.points import Points, load_points
+from xcutils.train.samplers import ClusteredEpochs, LabelPool
+from xcutils.train.training import Optimisers, Outcome, put_finite
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ def save_fold(folder: Path, model: OneVsAll, outcome: Outcome) -> None:
 @click.argument("augment", type=click.Path(exists=True, path_type=Path))
 @click.argument("gandalf", type=click.Path(exists=True, path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
-@runtime.command
+@console.command
 def main(train_dir: Path, labels_dir: Path, encoder_dir: Path, augment: Path, gandalf: Path, out: Path) -> None:
     p, seed = load_params(Params, "classifier"), load_top().seed
     device = runtime.start(seed)

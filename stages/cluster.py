@@ -11,10 +11,11 @@ from typing import Literal
 import click
 import numpy as np
 
-from xcutils import artifacts, estimates, runtime
-from xcutils.clustering import balanced_clusters, kmeans_clusters, mean_cosine
-from xcutils.neighbours import unit
-from xcutils.params import load_params, load_top, value
+from longtail import estimates
+from xcutils.core import artifacts, console, runtime
+from xcutils.core.params import load_params, load_top, value
+from xcutils.search.neighbours import unit
+from xcutils.train.clustering import balanced_clusters, kmeans_clusters, mean_cosine
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def centroids(docs: np.ndarray, labels: np.ndarray, positives, in_fit: np.ndarra
 @click.argument("labels", type=click.Path(exists=True, path_type=Path))
 @click.argument("embed", type=click.Path(exists=True, path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
-@runtime.command
+@console.command
 def main(train: Path, labels: Path, embed: Path, out: Path) -> None:
     p, top = load_params(Params, "cluster"), load_top()
     runtime.start(top.seed)
@@ -80,7 +81,7 @@ def main(train: Path, labels: Path, embed: Path, out: Path) -> None:
         vectors = centroids(artifacts.load_array(embed, "docs"), vectors, positives, in_fit)
     frequency = artifacts.load_array(labels, "frequency")
     if top.K >= len(vectors):
-        runtime.say(f"K = {top.K} >= {len(vectors)} labels: each label has an auxiliary vector of its own.")
+        console.say(f"K = {top.K} >= {len(vectors)} labels: each label has an auxiliary vector of its own.")
     label_to_aux = share_vectors(np.asarray(vectors), np.asarray(frequency), top.K, p, top.seed)
     n_aux = int(label_to_aux.max()) + 1
     shared = 0 < top.K < len(vectors)
@@ -91,7 +92,7 @@ def main(train: Path, labels: Path, embed: Path, out: Path) -> None:
     with artifacts.writing(out, name="cluster", params=params, inputs=inputs) as folder:
         artifacts.save_array(folder, "label_to_aux", label_to_aux)
         artifacts.save_json(folder, "cluster.json", facts)
-    runtime.say(f"cluster: {n_aux} auxiliary vectors ({head} of head labels) for {len(vectors)} labels.")
+    console.say(f"cluster: {n_aux} auxiliary vectors ({head} of head labels) for {len(vectors)} labels.")
 
 
 if __name__ == "__main__":

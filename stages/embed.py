@@ -11,11 +11,12 @@ from typing import Literal
 
 import click
 
-from xcutils import artifacts, estimates, runtime
-from xcutils.checkpoints import fingerprint
-from xcutils.encoders import build_transformer, encode_sets, move
-from xcutils.params import load_params, value
-from xcutils.tokens import check_vocabulary
+from longtail import estimates
+from xcutils.core import artifacts, console, runtime
+from xcutils.core.params import load_params, value
+from xcutils.model.checkpoints import fingerprint
+from xcutils.model.encoders import build_transformer, encode_sets, move
+from xcutils.model.tokens import check_vocabulary
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Params:
 @click.argument("labels", type=click.Path(exists=True, path_type=Path))
 @click.argument("tokenizer", type=click.Path(exists=True, path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
-@runtime.command
+@console.command
 def main(train: Path, labels: Path, tokenizer: Path, out: Path) -> None:
     p = load_params(Params, "embed")
     device = runtime.start()
@@ -44,7 +45,7 @@ def main(train: Path, labels: Path, tokenizer: Path, out: Path) -> None:
     own = fingerprint(p.model)
     sources = {"docs": train, "labels": labels}
     sets = {name: artifacts.load_ragged(source, "tokens") for name, source in sources.items()}
-    watch = partial(runtime.progress, name="embed", unit="chunk")
+    watch = partial(console.progress, name="embed", unit="chunk")
     with (
         runtime.resumable("embed", p, inputs, checkpoint=own) as scratch,
         artifacts.writing(out, name="embed", params=asdict(p), inputs=inputs) as folder,

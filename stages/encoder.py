@@ -14,25 +14,26 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from xcutils import artifacts, estimates, runtime
-from xcutils.auxiliary import Auxiliary
-from xcutils.caching import encode_cached
-from xcutils.checkpoints import fingerprint
-from xcutils.encoders import encode, move
-from xcutils.errors import UserError
-from xcutils.fitting import Clustered, Judge, fit_folds, fit_model, save_outcome
-from xcutils.folds import Fold, folds
-from xcutils.losses import contrastive, decoupled_softmax, pairwise, supcon, triplet
-from xcutils.metrics import pair_matrix
-from xcutils.mining import Miner
-from xcutils.models import Architecture, save_encoder
-from xcutils.params import load_params, load_top, value
-from xcutils.propensity import inverse_propensities
-from xcutils.ragged import Ragged, concatenate
-from xcutils.samplers import ClusteredEpochs, LabelPool, first_columns, sample_positives
-from xcutils.scratch import Snapshots
-from xcutils.tokens import check_vocabulary
-from xcutils.training import Optimisers, Outcome, mean_cosine, put_finite
+from longtail import estimates
+from xcutils.core import artifacts, console, runtime
+from xcutils.core.errors import UserError
+from xcutils.core.folds import Fold, folds
+from xcutils.core.params import load_params, load_top, value
+from xcutils.core.ragged import Ragged, concatenate
+from xcutils.core.scratch import Snapshots
+from xcutils.model.caching import encode_cached
+from xcutils.model.checkpoints import fingerprint
+from xcutils.model.encoders import encode, move
+from xcutils.model.stored import Architecture, save_encoder
+from xcutils.model.tokens import check_vocabulary
+from xcutils.search.metrics import pair_matrix
+from xcutils.search.propensity import inverse_propensities
+from xcutils.train.auxiliary import Auxiliary
+from xcutils.train.fitting import Clustered, Judge, fit_folds, fit_model, save_outcome
+from xcutils.train.losses import contrastive, decoupled_softmax, pairwise, supcon, triplet
+from xcutils.train.mining import Miner
+from xcutils.train.samplers import ClusteredEpochs, LabelPool, first_columns, sample_positives
+from xcutils.train.training import Optimisers, Outcome, mean_cosine, put_finite
 
 COLLAPSED = 0.95  # mean cosine of random documents from which on the embeddings are taken to have fallen together
 
@@ -205,7 +206,7 @@ def save_fold(folder: Path, model: Siamese, outcome: Outcome) -> None:
 @click.argument("tokenizer", type=click.Path(exists=True, path_type=Path))
 @click.argument("cluster", type=click.Path(exists=True, path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
-@runtime.command
+@console.command
 def main(train_dir: Path, labels_dir: Path, tokenizer: Path, cluster: Path, out: Path) -> None:
     p, seed = load_params(Params, "encoder"), load_top().seed
     device = runtime.start(seed)

@@ -13,11 +13,12 @@ import click
 import numpy as np
 from scipy import sparse
 
-from xcutils import artifacts, estimates, runtime
-from xcutils.correlations import choose_labels, co_occurrence, glas, keep_own, random_walk
-from xcutils.folds import folds
-from xcutils.params import load_params, load_top, value
-from xcutils.ragged import Ragged
+from longtail import estimates
+from xcutils.core import artifacts, console, runtime
+from xcutils.core.folds import folds
+from xcutils.core.params import load_params, load_top, value
+from xcutils.core.ragged import Ragged
+from xcutils.train.correlations import choose_labels, co_occurrence, glas, keep_own, random_walk
 
 
 @dataclass(frozen=True)
@@ -83,8 +84,8 @@ def points(docs: np.ndarray, positives: Ragged, n_labels: int, p: Params, seed: 
 @click.argument("train", type=click.Path(exists=True, path_type=Path))
 @click.argument("labels", type=click.Path(exists=True, path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
-@runtime.params_file
-@runtime.command
+@console.params_file
+@console.command
 def main(train: Path, labels: Path, out: Path, file: Path) -> None:
     p, seed = load_params(Params, "gandalf", file), load_top(file).seed
     runtime.start(seed)
@@ -104,7 +105,7 @@ def main(train: Path, labels: Path, out: Path, file: Path) -> None:
                 artifacts.save_array(folder / fold.name, name, array)
             if p.labels:
                 texts, pairs, docs = (len(made[name]) for name in ("points", "weights", "docs"))
-                runtime.say(f"gandalf ({fold.name}): {texts:,} label texts, {pairs:,} targets, {docs:,} documents.")
+                console.say(f"gandalf ({fold.name}): {texts:,} label texts, {pairs:,} targets, {docs:,} documents.")
 
 
 if __name__ == "__main__":

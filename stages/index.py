@@ -13,12 +13,13 @@ from typing import Literal
 
 import click
 
-from xcutils import artifacts, estimates, runtime
-from xcutils.folds import last_fold
-from xcutils.neighbours import GraphDrafts, build_graph, save_graph
-from xcutils.params import load_params, load_top, value
-from xcutils.scratch import move_part
-from xcutils.system import vectors_of
+from longtail import estimates
+from xcutils.core import artifacts, console, runtime
+from xcutils.core.folds import last_fold
+from xcutils.core.params import load_params, load_top, value
+from xcutils.core.scratch import move_part
+from xcutils.rank.assembly import vectors_of
+from xcutils.search.neighbours import GraphDrafts, build_graph, save_graph
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,8 @@ class Params:
 @click.argument("train", type=click.Path(exists=True, path_type=Path))
 @click.argument("stages", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
-@runtime.params_file
-@runtime.command
+@console.params_file
+@console.command
 def main(train: Path, stages: tuple[Path, ...], out: Path, file: Path) -> None:
     p, seed = load_params(Params, "index", file), load_top(file).seed
     runtime.start(seed)
@@ -64,7 +65,7 @@ def main(train: Path, stages: tuple[Path, ...], out: Path, file: Path) -> None:
         if p.search == "hnsw":
             with ThreadPoolExecutor() as pool:
                 try:
-                    for part in runtime.progress(pool.map(build, sources), "index", total=len(sources)):
+                    for part in console.progress(pool.map(build, sources), "index", total=len(sources)):
                         move_part(part, folder)
                 except BaseException:  # Ctrl-C, or a graph that could not be built: the others are not waited for
                     stop.set()

@@ -1,6 +1,6 @@
 """Raw texts -> token ids, positives, filter pairs and splits, all checked before anything is trained.
 
-reads   a dataset: a folder or a file (xcutils/datasets.py)
+reads   a dataset: a folder or a file (xcutils/data/datasets.py)
 writes  train/      tokens (N rows) int32, positives (N rows) int32, ids, texts, is_validation (N,) bool,
                     filter (F,2) int64, meta.json
         test/       tokens, positives, ids, texts (N' rows), filter (F',2)
@@ -18,15 +18,15 @@ import click
 import numpy as np
 from tokenizers import Tokenizer
 
-from xcutils import artifacts, runtime
-from xcutils.checkpoints import check_transformer, checkpoint_folder, weight_files
-from xcutils.corpora import Corpus, Dataset, split_validation
-from xcutils.datasets import load_dataset
-from xcutils.params import load_all, load_params, value
-from xcutils.ragged import Ragged, concatenate, from_strings
-from xcutils.skips import REPORT
-from xcutils.summaries import check_trainable, frequencies, statistics, table
-from xcutils.tokens import check_vocabulary, fill_empty, load_tokenizer, special_ids, tokenize
+from xcutils.core import artifacts, console, runtime
+from xcutils.core.params import load_all, load_params, value
+from xcutils.core.ragged import Ragged, concatenate, from_strings
+from xcutils.data.corpora import Corpus, Dataset, split_validation
+from xcutils.data.datasets import load_dataset
+from xcutils.data.skips import REPORT
+from xcutils.data.summaries import check_trainable, frequencies, statistics, table
+from xcutils.model.checkpoints import check_transformer, checkpoint_folder, weight_files
+from xcutils.model.tokens import check_vocabulary, fill_empty, load_tokenizer, special_ids, tokenize
 
 STEP = 1 << 16  # texts between two looks at the progress
 SHOWN = 5  # skipped rows
@@ -52,7 +52,7 @@ class Tokens:
 
 def encode(tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int, name: str) -> Ragged:
     """The texts' token ids, with progress shown."""
-    firsts = runtime.progress(range(0, len(texts), STEP), name, unit=f"x {STEP} texts")
+    firsts = console.progress(range(0, len(texts), STEP), name, unit=f"x {STEP} texts")
     return concatenate(*(tokenize(tokenizer, texts[first : first + STEP], max_tokens) for first in firsts))
 
 
@@ -108,7 +108,7 @@ def save_tokenizer(out: Path, tokenizer: Tokenizer, p: Params) -> None:
 @click.command()
 @click.argument("dataset", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
-@runtime.command
+@console.command
 def main(dataset: Path, out: Path) -> None:
     """Prepare the folder or file DATASET and write the folders of OUT."""
     runtime.start()
@@ -130,7 +130,7 @@ def main(dataset: Path, out: Path) -> None:
     save_tokenizer(out, tokenizer, p)
     data.report.save(out / REPORT)
     artifacts.replace_json(out / "stats.json", stats)
-    runtime.say("\n".join([*data.report.notes, table(stats), *data.report.shown(SHOWN)]))
+    console.say("\n".join([*data.report.notes, table(stats), *data.report.shown(SHOWN)]))
 
 
 if __name__ == "__main__":

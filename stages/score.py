@@ -9,17 +9,19 @@ from pathlib import Path
 import click
 import numpy as np
 
-from xcutils import artifacts, bm25, estimates, runtime
-from xcutils.encoders import encode
-from xcutils.folds import last_fold
-from xcutils.metrics import without
-from xcutils.models import load_encoder
-from xcutils.neighbours import exact
-from xcutils.params import load_params
-from xcutils.pretrained import build_pretrained
-from xcutils.propensity import inverse_propensities
-from xcutils.scoring import DEPTH, ScoreParams, Split, final_rankings, fuse, load_split, save_score, search_width
-from xcutils.system import choosing_predictor, final_predictor
+from longtail import estimates
+from xcutils.core import artifacts, console, runtime
+from xcutils.core.folds import last_fold
+from xcutils.core.params import load_params
+from xcutils.model.encoders import encode
+from xcutils.model.pretrained import build_pretrained
+from xcutils.model.stored import load_encoder
+from xcutils.rank import bm25
+from xcutils.rank.assembly import choosing_predictor, final_predictor
+from xcutils.rank.scoring import DEPTH, ScoreParams, Split, final_rankings, fuse, load_split, save_score, search_width
+from xcutils.search.metrics import without
+from xcutils.search.neighbours import exact
+from xcutils.search.propensity import inverse_propensities
 
 Params = ScoreParams
 
@@ -54,7 +56,7 @@ def load_rows(prepare: Path, embed: Path, encoder: Path, augment: Path) -> dict:
 @click.argument("index", type=click.Path(exists=True, path_type=Path))
 @click.argument("metrics", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
-@runtime.command
+@console.command
 def main(prepare, embed, encoder, augment, classifier, index, metrics, out) -> None:
     p = load_params(Params, "score")
     runtime.start()

@@ -5,7 +5,7 @@ import os
 os.environ["HF_HUB_OFFLINE"] = "1"  # before the libraries that read them are imported
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-from xcutils import processor
+from xcutils.core import processor
 
 processor.same_everywhere()  # as the stages do, with whose results some tests compare their own
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from xcutils.ragged import Ragged, from_rows
+from xcutils.core.ragged import Ragged, from_rows
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def positives() -> Ragged:
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory) -> Path:
     """A folder like a checkpoint's: a random BERT of six small layers, and a tokenizer that knows tiny.WORDS."""
-    import tiny
+    from testing import tiny
 
     return tiny.make_checkpoint(tmp_path_factory.mktemp("checkpoint"))
 
@@ -40,7 +40,7 @@ def tiny_model(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_run(tiny_model, tmp_path_factory) -> Path:
     """A folder in which all stages have run on the tiny dataset, to be read and not written."""
-    import tiny
+    from testing import tiny
 
     folder = tiny.make_project(tmp_path_factory.mktemp("run"), **tiny.small_checkpoint(tiny_model))
     tiny.run_stages(folder)
@@ -50,7 +50,7 @@ def tiny_run(tiny_model, tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def unidec_run(tiny_run, tiny_model, tmp_path_factory) -> Path:
     """A folder in which the unified pipeline has run on what that run prepared, to be read and not written."""
-    import tiny
+    from testing import tiny
 
     folder, stages = tiny.branch(
         tiny_run, tmp_path_factory.mktemp("unidec"), "unidec/gandalf", **tiny.small_checkpoint(tiny_model)

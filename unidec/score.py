@@ -8,11 +8,12 @@ from pathlib import Path
 
 import click
 
-from xcutils import artifacts, estimates, runtime
-from xcutils.params import load_params
-from xcutils.propensity import inverse_propensities
-from xcutils.scoring import ScoreParams, final_rankings, fuse, load_split, save_score
-from xcutils.system import choosing_predictor, final_predictor
+from longtail import estimates
+from xcutils.core import artifacts, console, runtime
+from xcutils.core.params import load_params
+from xcutils.rank.assembly import choosing_predictor, final_predictor
+from xcutils.rank.scoring import ScoreParams, final_rankings, fuse, load_split, save_score
+from xcutils.search.propensity import inverse_propensities
 
 Params = ScoreParams
 ROWS = {"concatenated": "concatenated", "similarity": "encoder", "classifier": "classifier"}  # search -> row
@@ -24,8 +25,8 @@ ROWS = {"concatenated": "concatenated", "similarity": "encoder", "classifier": "
 @click.argument("index", type=click.Path(exists=True, path_type=Path))
 @click.argument("metrics", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
-@runtime.params_file
-@runtime.command
+@console.params_file
+@console.command
 def main(prepare: Path, train: Path, index: Path, metrics: Path, out: Path, file: Path) -> None:
     p = load_params(Params, "score", file)
     runtime.start()

@@ -15,28 +15,29 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from xcutils import artifacts, estimates, runtime
-from xcutils.checkpoints import fingerprint
-from xcutils.clustering import balanced_clusters
-from xcutils.encoders import encode, move
-from xcutils.fitting import Judge, Trained, fit_folds, fit_model, save_outcome
-from xcutils.folds import Fold, folds
-from xcutils.heads import TwoHeads
-from xcutils.losses import bce, decoupled_softmax, supcon
-from xcutils.metrics import pair_matrix
-from xcutils.mining import Miner
-from xcutils.models import Architecture, save_encoder
-from xcutils.neighbours import unit
-from xcutils.params import UnifiedTop, load_params, load_top, value
-from xcutils.points import Points, load_points
-from xcutils.pretrained import BesidePretrained, load_pretrained
-from xcutils.propensity import inverse_propensities
-from xcutils.ragged import Ragged, concatenate
-from xcutils.samplers import LabelPool, sample_positives
-from xcutils.scratch import Snapshots
-from xcutils.tables import RowTable
-from xcutils.tokens import check_vocabulary
-from xcutils.training import Optimisers, Outcome
+from longtail import estimates
+from xcutils.core import artifacts, console, runtime
+from xcutils.core.folds import Fold, folds
+from xcutils.core.params import UnifiedTop, load_params, load_top, value
+from xcutils.core.ragged import Ragged, concatenate
+from xcutils.core.scratch import Snapshots
+from xcutils.model.checkpoints import fingerprint
+from xcutils.model.encoders import encode, move
+from xcutils.model.heads import TwoHeads
+from xcutils.model.pretrained import BesidePretrained, load_pretrained
+from xcutils.model.rows import RowTable
+from xcutils.model.stored import Architecture, save_encoder
+from xcutils.model.tokens import check_vocabulary
+from xcutils.search.metrics import pair_matrix
+from xcutils.search.neighbours import unit
+from xcutils.search.propensity import inverse_propensities
+from xcutils.train.clustering import balanced_clusters
+from xcutils.train.fitting import Judge, Trained, fit_folds, fit_model, save_outcome
+from xcutils.train.losses import bce, decoupled_softmax, supcon
+from xcutils.train.mining import Miner
+from xcutils.train.points import Points, load_points
+from xcutils.train.samplers import LabelPool, sample_positives
+from xcutils.train.training import Optimisers, Outcome
 
 LOSSES = {"decoupled-softmax": decoupled_softmax, "supcon": supcon}
 Sum = Literal["decoupled-softmax+supcon", "decoupled-softmax+bce", "supcon+bce", "decoupled-softmax+supcon+bce"]
@@ -283,8 +284,8 @@ def save_fold(folder: Path, model: Unified, outcome: Outcome) -> None:
 @click.argument("embed", type=click.Path(exists=True, path_type=Path))
 @click.argument("gandalf", type=click.Path(exists=True, path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
-@runtime.params_file
-@runtime.command
+@console.params_file
+@console.command
 def main(train_dir: Path, labels_dir: Path, tokenizer: Path, embed: Path, gandalf: Path, out: Path, file: Path) -> None:
     p, top = load_params(Params, "train", file), load_top(file)
     device = runtime.start(top.seed)

@@ -1,0 +1,129 @@
+"""A finished run, ready to answer: plain text in, label ids, texts and probabilities out."""
+
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from xcutils.core import artifacts
+from xcutils.core.errors import UserError
+from xcutils.core.ragged import Ragged, to_strings
+from xcutils.model.tokens import tokenize
+from xcutils.rank.assembly import final_predictor
+from xcutils.rank.fusion import Fusion
+from xcutils.rank.predictor import Predictor
+
+# Pipeline, by the folder it is in -> the stages whose vectors are searched; the last one has the encoder.
+SEARCHED = {"": ("augment", "classifier"), "unidec": ("train",)}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The labels of one text as {id, text, score}; `known` is false when no word of it is known."""
+
+    known: bool
+    labels: list[dict]
+
+
+@dataclass
+class System:
+    predictor: Predictor
+    fusion: Fusion
+    tokenizer: Tokenizer
+    max_tokens: int
+    unknown: int  # the tokenizer's id for what it does not know, -1 when it has none
+    label_ids: Ragged
+    label_texts: Ragged
+    frequency: np.ndarray
+
+    def known(self, tokens: Ragged) -> np.ndarray:
+        """(texts,) bool: does the tokenizer know any token of the text?"""
+        return np.bincount(tokens.row_ids()[tokens.values != self.unknown], minlength=len(tokens)) > 0
+
+    def answers(self, texts: list[str], k: int) -> list[Answer]:
+        """An answer per text; a text without a known word gets the most frequent labels."""
+        tokens = tokenize(self.tokenizer, texts, self.max_tokens)  # as they were when training and scoring
+        known = self.known(tokens)
+        ids, scores = self.predictor.predict(tokens, self.fusion, k)
+        blank = np.flatnonzero(~known)
+        if len(blank):
+            frequent = np.argsort(-self.frequency, kind="stable")[:k]
+            ids[blank] = -1
+            ids[blank, : len(frequent)] = frequent
+            scores[blank, : len(frequent)] = self.frequency[frequent] / self.predictor.positives.shape[0]
+        return [Answer(bool(known[i]), self._labels(ids[i], scores[i])) for i in range(len(texts))]
+
+    def _labels(self, ids: np.ndarray, scores: np.ndarray) -> list[dict]:
+        kept = ids[ids >= 0]
+        names = zip(to_strings(self.label_ids, kept), to_strings(self.label_texts, kept))
+        return [{"id": i, "text": t, "score": round(float(s), 6)} for (i, t), s in zip(names, scores)]
+
+
+def read_by_prediction(data: Path, pipeline: str = "") -> list[Path]:
+    """The artifacts behind a prediction: what a pipeline made of data/prepare is in `data`, or so in its own folder."""
+    made = data.parent / pipeline / data.name
+    prepared = [data / "prepare" / part for part in ("train", "labels", "tokenizer")]
+    return [made / "score", *prepared, *(made / stage for stage in SEARCHED[pipeline]), made / "index"]
+
+
+def load_system(data: Path, pipeline: str = "") -> System:
+    """The system that the last run of the pipeline left."""
+    parts = read_by_prediction(data, pipeline)
+    artifacts.check_together(*parts)
+    score, _, labels, folder, *stages, index = parts
+    saved = artifacts.load_json(score, "fusion.json")
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    unknown = next((i for t in ("[UNK]", "<unk>") if (i := tokenizer.token_to_id(t)) is not None), -1)
+    return System(
+        predictor=final_predictor(data / "prepare", stages, index, saved["settings"]),
+        fusion=Fusion(**saved["weights"]),
+        tokenizer=tokenizer,
+        max_tokens=artifacts.load_json(folder, "special.json")["max_tokens"],
+        unknown=unknown,
+        label_ids=artifacts.load_ragged(labels, "ids"),
+        label_texts=artifacts.load_ragged(labels, "texts"),
+        frequency=np.asarray(artifacts.load_array(labels, "frequency")),
+    )
+
+
+def measure(data: Path, single: int = 200) -> dict[str, float]:
+    """Time per text in batch and one by one, and the size of what prediction reads."""
+    system = load_system(data)
+    texts = to_strings(artifacts.load_ragged(artifacts.check(data / "prepare" / "test"), "texts"))
+    begin = time.perf_counter()
+    system.answers(texts, 100)
+    batch = (time.perf_counter() - begin) / len(texts)
+    alone = []
+    for text in texts[:single]:
+        begin = time.perf_counter()
+        system.answers([text], 100)
+        alone.append(time.perf_counter() - begin)
+    fit = data / "classifier" / ("final" if (data / "classifier" / "final").is_dir() else "choose")
+    read = [fit, data / "index", data / "prepare" / "tokenizer", data / "prepare" / "labels"]
+    files = [path for folder in read for path in folder.rglob("*") if path.is_file()]
+    files += [data / "augment" / fit.name / "labels.npy", *(data / "prepare" / "train").glob("positives.*")]
+    return {
+        "ms_batch": 1000 * batch,
+        "ms_single": 1000 * statistics.median(alone),
+        "model_mb": sum(path.stat().st_size for path in files) / 1e6,
+    }
+
+
+def measure_training() -> dict[str, float]:
+    """Seconds of the whole pipeline, run anew from the first stage to the last, and the peak memory of any stage."""
+    begin = time.perf_counter()
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    command = [sys.executable, "-m", "dvc", "repro", "--force"]
+    if subprocess.run(command, stdout=subprocess.DEVNULL, env={**os.environ, "PATH": path}).returncode:
+        raise UserError("`dvc repro --force` failed: mend what it says, then measure again.")
+    seconds = time.perf_counter() - begin
+    unit = 1 if sys.platform == "darwin" else 1024  # the system counts in bytes there, in KiB elsewhere
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit
+    return {"train_seconds": seconds, "rss_mb": peak / 1e6}

@@ -1,0 +1,1 @@
+"""The papers' findings and the sweeps of K and encoders, each comparison a DVC experiment."""

@@ -1,0 +1,1 @@
+"""What tests and benchmarks share: tiny data, and stages in processes that can be killed."""

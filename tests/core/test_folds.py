@@ -1,0 +1,36 @@
+import numpy as np
+import pytest
+
+from xcutils.core.folds import CHOOSE, FINAL, folds, last_fold
+
+IS_VALIDATION = np.array([False, True, False, False, True])
+
+
+def test_the_first_fit_leaves_the_validation_docs_out_and_the_last_takes_all():
+    choose, final = folds(IS_VALIDATION, refit=True)
+    assert (choose.name, choose.fit.tolist(), choose.validation.tolist()) == (CHOOSE, [0, 2, 3], [1, 4])
+    assert (final.name, final.fit.tolist(), final.validation.tolist()) == (FINAL, [0, 1, 2, 3, 4], [])
+
+
+def test_without_refit_there_is_one_fit():
+    assert [fold.name for fold in folds(IS_VALIDATION, refit=False)] == [CHOOSE]
+
+
+def test_the_final_fit_trains_as_many_epochs_as_the_first_chose():
+    trained = []
+    for fold in folds(IS_VALIDATION, refit=True):
+        trained.append(fold.epochs(most=20))
+        fold.done(7)
+    assert trained == [20, 7]
+
+
+def test_runs_share_nothing():
+    one, other = (list(folds(IS_VALIDATION, refit=True)) for _ in range(2))
+    one[0].done(3)
+    other[0].done(4)
+    assert one[1].epochs(20) == 3 and other[1].epochs(20) == 4
+
+
+@pytest.mark.parametrize("refit", [True, False])
+def test_new_texts_meet_the_models_of_the_last_fit(refit):
+    assert last_fold(refit) == list(folds(IS_VALIDATION, refit))[-1].name

@@ -1,0 +1,289 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xcutils.core.errors import UserError
+from xcutils.search.neighbours import GraphDrafts, Searcher, build_graph, exact, load_graph, recall, save_graph, unit
+
+GRAPH = {"m": 8, "ef_construction": 100, "seed": 0}
+
+
+def random_unit(rows: int, seed: int, dims: int = 8) -> np.ndarray:
+    return unit(np.random.default_rng(seed).standard_normal((rows, dims)))
+
+
+def nearest_by_hand(queries: np.ndarray, vectors: np.ndarray, k: int) -> tuple[list, list]:
+    """Full sort of all scores, padded with -1 and -inf."""
+    ids, scores = [], []
+    for query in queries:
+        all_scores = [float(np.dot(query.astype(np.float64), vector)) for vector in vectors]
+        order = sorted(range(len(vectors)), key=lambda i: -all_scores[i])[:k]
+        ids.append(order + [-1] * (k - len(order)))
+        scores.append([all_scores[i] for i in order] + [-np.inf] * (k - len(order)))
+    return ids, scores
+
+
+def assert_nearest(found: tuple, queries: np.ndarray, vectors: np.ndarray, k: int) -> None:
+    ids, scores = found
+    assert ids.shape == scores.shape == (len(queries), k) and ids.dtype == np.int64 and scores.dtype == np.float32
+    expected_ids, expected_scores = nearest_by_hand(queries, vectors, k)
+    assert ids.tolist() == expected_ids
+    np.testing.assert_allclose(scores, np.array(expected_scores).reshape(scores.shape), atol=1e-6)
+
+
+# --- exact ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k", [1, 5, 30])
+@pytest.mark.parametrize("chunk", [1, 95, 1 << 26])
+def test_exact_search_is_the_full_sort(k, chunk):
+    queries, vectors = random_unit(11, 1), random_unit(30, 2)
+    assert_nearest(exact(queries, vectors, k, chunk=chunk), queries, vectors, k)
+
+
+@pytest.mark.parametrize(("n_queries", "n_vectors"), [(3, 4), (3, 0), (0, 4), (0, 0)])
+def test_fewer_vectors_than_asked_for_are_padded(n_queries, n_vectors):
+    queries, vectors = random_unit(n_queries, 1), random_unit(n_vectors, 2)
+    assert_nearest(exact(queries, vectors, 7), queries, vectors, 7)
+
+
+def test_exact_search_takes_read_only_and_half_precision_vectors():
+    queries, vectors = random_unit(3, 1), random_unit(9, 2).astype(np.float16)
+    queries.setflags(write=False)
+    vectors.setflags(write=False)
+    assert_nearest(exact(queries, vectors, 4), queries, vectors.astype(np.float32), 4)
+
+
+# --- unit -------------------------------------------------------------------------------------------------------------
+
+
+def test_unit_rows_have_length_one_and_zero_rows_stay():
+    made = unit(np.array([[3, 4], [0, 0], [-2, 0]]))
+    assert made.dtype == np.float32
+    np.testing.assert_allclose(made, [[0.6, 0.8], [0, 0], [-1, 0]], rtol=1e-6)
+    assert unit(np.zeros((0, 3))).shape == (0, 3)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_vectors_that_are_not_finite_are_refused_by_row(bad):
+    vectors = np.ones((5, 3))
+    vectors[[2, 4], 1] = bad
+    with pytest.raises(UserError, match="vector 2 .*not finite"):
+        unit(vectors)
+
+
+# --- graphs -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_graph_finds_nearly_all_neighbours():
+    queries, vectors = random_unit(50, 1), random_unit(600, 2)
+    searcher = Searcher(vectors, build_graph(vectors, **GRAPH), ef=200)
+    ids, scores = searcher.search(queries, 10)
+    true_ids, true_scores = exact(queries, vectors, 10)
+    assert recall(ids, true_ids) > 99
+    np.testing.assert_allclose(scores, np.take_along_axis(queries @ vectors.T, ids, axis=1), atol=1e-5)
+    assert (np.diff(scores, axis=1) <= 1e-6).all() and scores.max() <= true_scores.max() + 1e-5
+
+
+def test_a_graph_of_few_vectors_gives_them_all_padded():
+    queries, vectors = random_unit(3, 1), random_unit(4, 2)
+    assert_nearest(Searcher(vectors, build_graph(vectors, **GRAPH)).search(queries, 6), queries, vectors, 6)
+
+
+def test_zero_vectors_are_near_nothing():
+    queries, vectors = random_unit(4, 1), random_unit(12, 2)
+    vectors[[0, 5, 11]] = 0
+    ids, scores = Searcher(vectors, build_graph(vectors, **GRAPH)).search(queries, 12)
+    others = np.setdiff1d(np.arange(12), [0, 5, 11])
+    assert (np.sort(ids[:, :9], axis=1) == others).all() and (ids[:, 9:] == -1).all() and np.isinf(scores[:, 9:]).all()
+    np.testing.assert_array_equal(ids[:, :9], others[exact(queries, vectors[others], 9)[0]])
+
+
+@pytest.mark.parametrize("vectors", [np.zeros((5, 8), np.float32), np.zeros((0, 8), np.float32)])
+def test_a_graph_over_nothing_answers_with_pads(vectors):
+    ids, scores = Searcher(vectors, build_graph(vectors, **GRAPH)).search(random_unit(3, 0), 2)
+    assert (ids == -1).all() and np.isneginf(scores).all() and ids.shape == scores.shape == (3, 2)
+
+
+def test_no_queries_no_answers():
+    vectors = random_unit(5, 0)
+    for searcher in (Searcher(vectors), Searcher(vectors, build_graph(vectors, **GRAPH))):
+        assert [part.shape for part in searcher.search(random_unit(0, 1), 3)] == [(0, 3), (0, 3)]
+
+
+def test_the_same_seed_builds_the_same_graph_to_the_byte(tmp_path):
+    vectors = random_unit(300, 3)
+    for name, seed in [("one", 7), ("two", 7), ("other", 8)]:
+        build_graph(vectors, m=8, ef_construction=50, seed=seed).save_index(str(tmp_path / name))
+    one, two, other = ((tmp_path / name).read_bytes() for name in ("one", "two", "other"))
+    assert one == two != other
+
+
+def test_a_saved_graph_answers_as_before(tmp_path):
+    queries, vectors = random_unit(20, 1), random_unit(100, 2)
+    vectors[3] = 0
+    graph = build_graph(vectors, **GRAPH)
+    graph.save_index(str(tmp_path / "x.hnsw"))
+    loaded = load_graph(tmp_path / "x.hnsw", dim=8, count=100)
+    for one, other in zip(Searcher(vectors, graph).search(queries, 5), Searcher(vectors, loaded).search(queries, 5)):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("keep", [None, 0, 10, 2000])
+def test_a_missing_or_truncated_graph_is_a_sentence(tmp_path, keep):
+    vectors = random_unit(100, 2)
+    build_graph(vectors, **GRAPH).save_index(str(tmp_path / "full"))
+    if keep is not None:
+        (tmp_path / "x.hnsw").write_bytes((tmp_path / "full").read_bytes()[:keep])
+    with pytest.raises(UserError, match="x.hnsw is not a usable index.*dvc repro"):
+        load_graph(tmp_path / "x.hnsw", dim=8, count=100)
+
+
+class Unreachable:
+    """A graph that cannot reach as many neighbours as are asked for."""
+
+    def get_current_count(self):
+        return 30
+
+    def set_ef(self, ef):
+        self.ef = ef
+
+    def knn_query(self, queries, k):
+        raise RuntimeError("Cannot return the results in a contiguous 2D array. Probably ef or M is too small")
+
+
+def test_where_a_graph_fails_the_search_is_exact():
+    queries, vectors, graph = random_unit(4, 1), random_unit(30, 2), Unreachable()
+    assert_nearest(Searcher(vectors, graph, ef=5).search(queries, 12), queries, vectors, 12)
+    assert graph.ef == 12  # a search looks at no fewer vectors than it returns
+
+
+def test_without_a_graph_the_search_is_exact():
+    queries, vectors = random_unit(4, 1), random_unit(30, 2)
+    assert_nearest(Searcher(vectors).search(queries, 12), queries, vectors, 12)
+
+
+# --- recall -----------------------------------------------------------------------------------------------------------
+
+
+# --- what must never fail or lie --------------------------------------------------------------------------------------
+
+
+def searcher(vectors: np.ndarray, kind: str) -> Searcher:
+    graph = build_graph(vectors, m=8, ef_construction=50, seed=0) if kind == "hnsw" else None
+    return Searcher(vectors, graph, ef=50)
+
+
+@pytest.mark.parametrize("kind", ["exact", "hnsw"])
+@pytest.mark.parametrize("k", [1, 30, 50, 200])
+def test_deleted_labels_are_never_found(kind, k):
+    vectors, queries = random_unit(60, 0), random_unit(7, 1)
+    found = searcher(vectors, kind)
+    gone = np.arange(0, 60, 2)
+    found.delete(gone)
+    found.delete(np.array([0, 2, 999]))  # again, and one that never was
+    ids, scores = found.search(queries, k)
+    left = np.setdiff1d(np.arange(60), gone)
+    assert not np.isin(ids, gone).any() and ids.shape == (7, k)
+    nearest, _ = nearest_by_hand(queries, vectors[left], k)
+    if kind == "exact" or k >= len(left):
+        assert [set(row[row >= 0].tolist()) for row in ids] == [
+            set(left[[i for i in row if i >= 0]]) for row in nearest
+        ]
+    assert ((ids < 0) == np.isneginf(scores)).all()
+
+
+@pytest.mark.parametrize("kind", ["exact", "hnsw"])
+def test_when_all_labels_are_deleted_nothing_is_found(kind):
+    found = searcher(random_unit(9, 0), kind)
+    found.delete(np.arange(9))
+    ids, scores = found.search(random_unit(2, 1), 3)
+    assert (ids == -1).all() and np.isneginf(scores).all()
+
+
+@pytest.mark.parametrize("kind", ["exact", "hnsw"])
+def test_zero_vectors_are_found_by_no_search(kind):
+    vectors = random_unit(20, 0)
+    vectors[[3, 7]] = 0
+    ids, _ = searcher(vectors, kind).search(np.concatenate([random_unit(4, 1), np.zeros((1, 8), np.float32)]), 25)
+    assert not np.isin(ids, [3, 7]).any() and ((ids >= 0).sum(axis=1) == 18).all()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_values_that_are_not_finite_are_refused_everywhere(bad):
+    vectors = random_unit(20, 0)
+    broken = vectors.copy()
+    broken[5, 2] = bad
+    with pytest.raises(UserError, match="vector 5 .*not finite"):
+        build_graph(broken, m=8, ef_construction=50, seed=0)
+    with pytest.raises(UserError, match="not finite"):
+        Searcher(broken).search(random_unit(2, 1), 3)
+    for kind in ("exact", "hnsw"):
+        with pytest.raises(UserError, match="not finite"):
+            searcher(vectors, kind).search(broken[4:7], 3)
+
+
+@pytest.mark.parametrize("kind", ["exact", "hnsw"])
+def test_duplicates_are_all_found(kind):
+    vectors = np.repeat(random_unit(4, 0), 50, axis=0)
+    ids, scores = searcher(vectors, kind).search(vectors[[0, 60]], 50)
+    assert [sorted(row) for row in ids.tolist()] == [list(range(50)), list(range(50, 100))]
+    np.testing.assert_allclose(scores, 1, atol=1e-5)
+    ids, _ = searcher(vectors, kind).search(vectors[:1], 300)
+    assert sorted(ids[0, :200].tolist()) == list(range(200)) and (ids[0, 200:] == -1).all()
+
+
+def graph_bytes(graph, folder) -> bytes:
+    save_graph(graph, folder / "x.hnsw")
+    return (folder / "x.hnsw").read_bytes()
+
+
+def test_a_graph_that_was_interrupted_is_the_same_to_the_byte(tmp_path, monkeypatch):
+    vectors, settings = random_unit(3000, 0), {"m": 8, "ef_construction": 40, "seed": 3, "block": 700}
+    whole = graph_bytes(build_graph(vectors, **settings, drafts=GraphDrafts(tmp_path / "a")), tmp_path)
+    renew, said = GraphDrafts.renew, []
+    for cut in (0, 1, 2):
+
+        def fails(self, graph, count, cut=cut):
+            made = renew(self, graph, count)
+            if graph.get_current_count() == 700 * (cut + 1):
+                raise KeyboardInterrupt
+            return made
+
+        with monkeypatch.context() as patch:
+            patch.setattr(GraphDrafts, "renew", fails)
+            with pytest.raises(KeyboardInterrupt):
+                build_graph(vectors, **settings, drafts=GraphDrafts(tmp_path / "b"))
+    newest = max((tmp_path / "b").glob("[0-9]*")) / "graph.hnsw"
+    data = bytearray(newest.read_bytes())
+    data[len(data) // 2] ^= 1  # hnswlib would crash or give wrong answers
+    newest.write_bytes(data)
+    again = build_graph(vectors, **settings, drafts=GraphDrafts(tmp_path / "b", said.append))
+    assert graph_bytes(again, tmp_path) == whole
+    assert "passed over" in said[0] and "graph.hnsw is damaged" in said[0]
+    assert said[1] == "goes on after 1,400 of 3,000 vectors, where it was interrupted"
+
+
+def test_a_graph_has_few_drafts_however_large_it_is(tmp_path, monkeypatch):
+    counts, renew = [], GraphDrafts.renew
+    monkeypatch.setattr(GraphDrafts, "renew", lambda *args: counts.append(args[1].get_current_count()) or renew(*args))
+    build_graph(random_unit(500, 0), m=4, ef_construction=10, seed=0, block=1, drafts=GraphDrafts(tmp_path))
+    assert len(counts) == 15 and counts == sorted(counts)
+
+
+def test_recall_by_hand():
+    true = np.array([[1, 2, 3], [4, -1, -1]])
+    assert recall(np.array([[3, 9, 1], [4, -1, -1]]), true) == 75
+    assert recall(true, true) == 100
+    assert recall(np.full((2, 3), -1), true) == 0  # pads agree with nothing
+    assert recall(np.full((2, 3), -1), np.full((2, 3), -1)) == 0
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.lists(st.tuples(st.sets(st.integers(0, 8), max_size=4), st.sets(st.integers(0, 8), max_size=4)), max_size=5))
+def test_recall_counts_shared_neighbours(rows):
+    padded = [[sorted(part) + [-1] * (4 - len(part)) for part in row] for row in rows]
+    found, true = (np.array([row[side] for row in padded]).reshape(-1, 4) for side in (0, 1))
+    shared, wanted = sum(len(f & t) for f, t in rows), sum(len(t) for _, t in rows)
+    assert recall(found, true) == pytest.approx(100 * shared / wanted if wanted else 0)

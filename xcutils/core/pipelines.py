@@ -1,0 +1,125 @@
+"""The pipelines, one row each: where they are, their stages, what is searched in the end, and the rows of their metrics.
+
+A new one is a folder with a dvc.yaml and a params.yaml, and a row here. The library knows stages by name alone.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from xcutils.core.params import value
+
+
+@dataclass(frozen=True)
+class Top:
+    """The values that stand above the sections of params.yaml."""
+
+    K: int = value(low=0)
+    dataset: str
+    seed: int = value(low=0, high=2**31 - 1)
+
+
+@dataclass(frozen=True)
+class UnifiedTop:
+    """The values that stand above the sections of unidec/params.yaml."""
+
+    beta: int = value(low=1)
+    eta: int = value(low=0)
+    seed: int = value(low=0, high=2**31 - 1)
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """One dvc.yaml with its parameters.
+
+    folder    where its dvc.yaml, params.yaml, metrics.json and data/ are; the root's is empty
+    top       the values that stand above the sections of its params.yaml
+    stages    stage, which is also its section of params.yaml and its folder of data/ -> the module that runs
+    searched  the stages whose vectors are searched; the last one has the encoder
+    rows      row of metrics.json -> how a table calls it
+    absent    rows that are not there when the encoder was trained alone
+    """
+
+    folder: str
+    top: type
+    stages: dict[str, str]
+    searched: tuple[str, ...]
+    rows: dict[str, str]
+    absent: tuple[str, ...] = ()
+
+    @property
+    def params(self) -> Path:
+        return Path(self.folder, "params.yaml")
+
+    @property
+    def metrics(self) -> Path:
+        return Path(self.folder, "metrics.json")
+
+    @property
+    def command(self) -> str:
+        """The command that runs it."""
+        return f"dvc repro {self.folder}/dvc.yaml" if self.folder else "dvc repro"
+
+    def data(self, data: Path) -> Path:
+        """The folder that its own stages write into, `data` being the root pipeline's."""
+        return data.parent / self.folder / data.name
+
+
+MODULAR = Pipeline(
+    folder="",
+    top=Top,
+    stages={
+        "prepare": "stages.prepare",
+        "embed": "stages.embed",
+        "gandalf": "stages.gandalf",
+        "cluster": "stages.cluster",
+        "encoder": "stages.encoder",
+        "augment": "stages.augment",
+        "classifier": "stages.classifier",
+        "index": "stages.index",
+        "score": "stages.score",
+    },
+    searched=("augment", "classifier"),
+    rows={
+        "BM25": "BM25 on label text",
+        "zero-shot": "zero-shot",
+        "encoder-no-aux": "encoder without auxiliary vectors",
+        "encoder": "encoder with them",
+        "classifier": "classifier",
+        "memory": "memory",
+        "fused": "fused",
+    },
+)
+UNIDEC = Pipeline(
+    folder="unidec",
+    top=UnifiedTop,
+    stages={
+        "gandalf": "stages.gandalf",
+        "train": "unidec.train",
+        "index": "stages.index",
+        "score": "unidec.score",
+    },
+    searched=("train",),
+    rows={
+        "encoder": "encoder alone",
+        "classifier": "classifiers alone",
+        "concatenated": "both concatenated",
+        "memory": "memory",
+        "fused": "fused",
+    },
+    absent=("classifier", "concatenated"),
+)
+PIPELINES = {pipeline.folder: pipeline for pipeline in (MODULAR, UNIDEC)}
+
+
+def pipeline_of(file: Path) -> Pipeline:
+    """The pipeline whose parameter file this is, by the folder it is in."""
+    return PIPELINES.get(Path(file).parent.name, MODULAR)
+
+
+def writer_of(path: Path) -> Pipeline:
+    """The pipeline that writes this file or folder: its data/, or its metrics.json."""
+    for folder, inside in pairwise(Path(path).parts):
+        if folder and folder in PIPELINES and inside in ("data", "metrics.json"):
+            return PIPELINES[folder]
+    return MODULAR

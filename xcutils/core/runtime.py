@@ -1,0 +1,171 @@
+"""What a process needs before it works: threads, device, seeds, memory, and scratch of its own.
+
+Values that change no result come from the environment: XC_THREADS, XC_DEVICE, XC_MEMORY (gigabytes), XC_SNAPSHOT
+(seconds between two snapshots).
+"""
+
+import ctypes
+import math
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from xcutils.core import scratch
+from xcutils.core.console import say
+from xcutils.core.errors import UserError
+
+
+def start(seed: int = 0) -> torch.device:
+    """The device to work on, after threads and seeds are set."""
+    threads = os.environ.get("XC_THREADS")
+    if threads is not None:
+        if not threads.isdecimal() or int(threads) < 1:
+            raise UserError(f"XC_THREADS is {threads!r}; it must be a whole number of at least 1.")
+        torch.set_num_threads(int(threads))
+    _keep_freed_memory()
+    torch.set_deterministic_debug_mode("warn")  # two threads must not add in the order they arrive
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)  # for libraries that draw from the global generator; ours take a generator
+    return device()
+
+
+def _keep_freed_memory() -> None:
+    """Let glibc reuse large freed blocks: otherwise every step maps and clears its arrays anew.
+
+    The price is memory: torch asks for aligned blocks, which need a little more room than the hole that a block of the
+    same size left, so that what is made anew in every step takes up to twice its size. Large blocks are best made once.
+    """
+    try:
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallopt(-4, 0)  # M_MMAP_MAX: no block gets a mapping of its own
+        libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: freed memory stays with the process
+    except (OSError, AttributeError):
+        pass  # another C library: nothing to set
+
+
+def device() -> torch.device:
+    """XC_DEVICE, else CUDA where it is there, else the CPU."""
+    wanted = os.environ.get("XC_DEVICE")
+    if wanted:
+        try:
+            torch.empty(0, device=wanted)
+            return torch.device(wanted)
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(
+                f"XC_DEVICE={wanted} cannot be used ({reason}): unset it or name cpu, cuda or mps."
+            ) from None
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def memory(root: Path = Path("/")) -> float:
+    """Bytes this process may hold in all: XC_MEMORY (GB), else what it holds and what the system can still give it.
+
+    What can still be given is the least of the machine's available memory and the rest of each control group's limit;
+    caches that can be dropped count as free. Without /proc (macOS) it is the machine's memory.
+    """
+    given = os.environ.get("XC_MEMORY")
+    if given is not None:
+        try:
+            gigabytes = float(given)
+        except ValueError:
+            gigabytes = math.nan
+        if not 0 < gigabytes < math.inf:
+            raise UserError(f"XC_MEMORY is {given!r}; it must be a number of gigabytes above 0.")
+        return gigabytes * 1e9
+    try:
+        facts = _pairs(root / "proc/meminfo")
+        own = int((root / "proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    available = facts.get("MemAvailable", facts.get("MemFree", 0) + facts.get("Cached", 0)) * 1024
+    return float(own + max(0, min([available, *_group_rests(root)])))
+
+
+def _group_rests(root: Path) -> Iterator[int]:
+    """What is left of the memory limit of each control group this process is in (versions 1 and 2)."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, name = line.split(":", 2)
+        if controllers not in ("", "memory"):
+            continue
+        top = root / ("sys/fs/cgroup/memory" if controllers else "sys/fs/cgroup")
+        limit, usage, cache = (
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            if controllers
+            else ("memory.max", "memory.current", "inactive_file")
+        )
+        folder = top / name.strip("/")
+        for group in [folder, *folder.parents][: len(folder.relative_to(top).parts) + 1]:
+            try:  # no limit is written as "max" or is larger than any memory; a container may not show its parents
+                most, used = (int((group / file).read_text()) for file in (limit, usage))
+            except (OSError, ValueError):
+                continue
+            try:
+                used -= _pairs(group / "memory.stat").get(cache, 0)
+            except (OSError, ValueError):
+                pass
+            yield max(0, most - used)
+
+
+def _pairs(file: Path) -> dict[str, int]:
+    """The numbers of a file of `name value` lines."""
+    rows = [line.replace(":", " ").split() for line in file.read_text().splitlines()]
+    return {row[0]: int(row[1]) for row in rows if len(row) > 1}
+
+
+def strength(size: int = 768, seconds: float = 0.1) -> tuple[int, float]:
+    """(threads, floating-point operations per second): the best of a few products of square matrices."""
+    square = torch.ones(size, size)
+    best, stop = math.inf, time.perf_counter() + seconds
+    while time.perf_counter() < stop or math.isinf(best):
+        begin = time.perf_counter()
+        square @ square
+        best = min(best, time.perf_counter() - begin)
+    return torch.get_num_threads(), 2 * size**3 / best
+
+
+@contextmanager
+def resumable(
+    stage: str, params, inputs: Iterable[Path], *, folder: str = "stages", **facts
+) -> Iterator[scratch.Scratch]:
+    """Scratch of this very piece of work, in the project's folder also when DVC runs the stage in a temporary one.
+
+    params  the stage's parameters; facts: what else its result depends on (seed, K)
+    folder  where the stage's code is
+    """
+    facts |= {"stage": stage, "params": asdict(params), "threads": torch.get_num_threads(), "device": str(device())}
+    here = Path(__file__).parent
+    code = [here.parent / folder / f"{stage}.py", *sorted(here.glob("*.py"))]
+    name = f"{stage}-{scratch.fingerprint(facts, inputs, code)}"
+    place = Path(os.environ.get("DVC_ROOT", ".")).resolve() / ".scratch" / name
+    with scratch.opened(place, lambda text: say(f"{stage}: {text}"), _pause()) as opened:
+        try:
+            yield opened
+        except KeyboardInterrupt:
+            say(f"{stage}: what is in {place.name} of .scratch is kept, the next run goes on from there.")
+            raise
+
+
+def _pause() -> float | None:
+    """Seconds between two snapshots, where the environment says so."""
+    given = os.environ.get("XC_SNAPSHOT")
+    if given is None:
+        return None
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise UserError(f"XC_SNAPSHOT is {given!r}; it must be a number of seconds, 0 for a snapshot at every step.")
+    return seconds

@@ -1,0 +1,96 @@
+"""The door to datasets of every form: a folder or a file in, a Dataset out, checked row by row.
+
+    folder  trn.json.gz, tst.json.gz, lbl.json.gz             xc_json.py, the Extreme Classification Repository's form
+    folder  trn_X.txt, trn_X_Y.txt, Y.txt, tst_X.txt ...      xc_text.py, its raw texts
+    folder  train.csv, or .tsv, .jsonl, .parquet, and
+            perhaps test.* and labels.*                       tabular.py
+    file    .csv, .tsv, .jsonl, .parquet                      tabular.py
+    folder  a dataset.yaml that says `format: hpo`            hpo.py
+
+A row that cannot be used is skipped and noted (skips.py); a file that cannot be trusted is refused with a UserError.
+"""
+
+from pathlib import Path
+
+from xcutils.core.errors import UserError
+from xcutils.data.corpora import Corpus, Dataset, hash_share, split_validation
+from xcutils.data.descriptions import DESCRIPTION, Description, describe
+from xcutils.data.filters import filter_pairs
+from xcutils.data.hpo import package_files, read_hpo
+from xcutils.data.tables import find_parts, form_of, read_tables
+from xcutils.data.xc_json import FILES, read_xc, write_xc
+from xcutils.data.xc_text import FILES as TEXT_FILES
+from xcutils.data.xc_text import read_xc_text
+
+__all__ = [
+    "Corpus",
+    "Dataset",
+    "Description",
+    "describe",
+    "filter_pairs",
+    "hash_share",
+    "load_dataset",
+    "read_hpo",
+    "split_validation",
+    "write_xc",
+]
+
+
+def load_dataset(path: Path, given: dict | None = None) -> Dataset:
+    """The dataset at the path; `given` stands above what its dataset.yaml says (see Description)."""
+    data = _load(path, given)
+    for file in map(Path, data.report.read):
+        if file.suffix not in (".gz", ".parquet") and _lacks_line_end(file):
+            data.report.notes.append(f"note: {file} does not end with a line end; if it was cut off, fetch it again")
+    return data
+
+
+def _lacks_line_end(file: Path) -> bool:
+    with open(file, "rb") as content:
+        if content.seek(0, 2) == 0:
+            return False
+        content.seek(-1, 2)
+        return content.read(1) != b"\n"
+
+
+def _load(path: Path, given: dict | None) -> Dataset:
+    path = Path(path)
+    if not path.exists():
+        raise UserError(f"There is no dataset {path}: correct `dataset` in params.yaml, or make the folder or file.")
+    says = describe(path, given)
+    if not path.is_dir():
+        if form_of(path) is None or says.format not in (None, "table"):
+            raise UserError(
+                f"{path} is no dataset: give a folder, or a .csv, .tsv, .jsonl (perhaps .gz) or .parquet file."
+            )
+        return read_tables({"train": path}, says)
+    form = says.format or _form(path)
+    if form == "hpo":
+        return read_hpo(*package_files(says.package, path / DESCRIPTION), name=says.name)
+    if form == "table":
+        parts = find_parts(path)
+        if "train" not in parts:
+            raise UserError(f"{path} holds no train.csv, train.tsv, train.jsonl or train.parquet: add one.")
+        return read_tables(parts, says)
+    return (read_xc if form == "xc" else read_xc_text)(path, says.name)
+
+
+def _form(folder: Path) -> str:
+    """The form that the names of the folder's files show."""
+    signs = {
+        "xc": any((folder / file).is_file() for file in FILES.values()),
+        "xc-text": any((folder / file).is_file() for files in TEXT_FILES.values() for file in files),
+        "table": "train" in find_parts(folder),
+    }
+    forms = [form for form, is_there in signs.items() if is_there]
+    if len(forms) > 1:
+        raise UserError(
+            f"{folder} holds a dataset in more than one form ({', '.join(forms)}): take one of them out, or state "
+            f"`format: {forms[0]}` in {folder / DESCRIPTION}."
+        )
+    if not forms:
+        raise UserError(
+            f"{folder} holds no dataset: {FILES['train']} is missing, and so are trn_X.txt and train.csv (or .tsv, "
+            ".jsonl, .parquet)."
+        )
+    return forms[0]

@@ -1,0 +1,55 @@
+"""What a dataset's dataset.yaml says about it, or the options of `xc check` and `xc import` in its place."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from xcutils.core.errors import UserError
+from xcutils.core.params import check, read
+
+DESCRIPTION = "dataset.yaml"
+NOTHING = {
+    "format": None,
+    "package": None,
+    "text": None,
+    "labels": None,
+    "id": None,
+    "separator": None,
+    "header": True,
+    "label_id": None,
+    "label_text": None,
+    "same_ids": False,
+}
+
+
+@dataclass(frozen=True)
+class Description:
+    """What may be said; a dataset whose files and columns have the usual names needs nothing of it."""
+
+    name: str
+    format: Literal[None, "xc", "xc-text", "table", "hpo"]  # None: by the names of the files
+    package: str | None  # hpo only: the installed package that holds the files
+    text: str | None  # tables: the column of the documents' texts,
+    labels: str | None  # of their labels,
+    id: str | None  # of their ids
+    separator: str | None  # tables: what stands between two labels in a cell; None: a cell is one label or a list
+    header: bool  # CSV and TSV: the first line names the columns; without it they are called 1, 2, ...
+    label_id: str | None  # tables: the columns of the label file
+    label_text: str | None
+    same_ids: bool  # tables: a document and a label of the same id are the same thing, which is no answer to itself
+
+
+def describe(path: Path, given: dict | None = None) -> Description:
+    """What the folder's dataset.yaml says, and then what is given, filled up with what holds without either."""
+    file = Path(path) / DESCRIPTION
+    said = read(file) if file.is_file() else {}
+    made = check(Description, {"name": _name(path)} | NOTHING | said | (given or {}), str(file))
+    if (made.format == "hpo") != (made.package is not None):
+        raise UserError(f"{file}: `package` must be given with `format: hpo`, and only there.")
+    return made
+
+
+def _name(path: Path) -> str:
+    """The folder's name, or the file's up to its first dot."""
+    path = Path(path).resolve()
+    return path.name if path.is_dir() else path.name.split(".")[0] or path.name

@@ -1,0 +1,60 @@
+"""Gradient caching: texts are encoded chunk by chunk without a graph, and once more where the gradient is needed.
+
+However many texts are encoded in a step, the activations of one chunk alone stand in memory [DEXML].
+"""
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from xcutils.core.ragged import Ragged
+
+
+def encode_cached(encoder: nn.Module, tokens: Ragged, chunk: int) -> Tensor:
+    """(rows, D): what encoder(tokens) gives, with its gradient."""
+    device = next((t.values.device for t in encoder.tables), None) or next(encoder.parameters()).device
+    if not torch.is_grad_enabled():
+        return _Cached.forward(None, None, encoder, tokens, chunk)
+    # Autograd follows tensors alone: this one stands for the encoder's weights, whose gradients are added as they come.
+    return _Cached.apply(torch.zeros((), device=device, requires_grad=True), encoder, tokens, chunk)
+
+
+class _Cached(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, weights, encoder, tokens, chunk):
+        states, parts = [], []
+        with torch.no_grad():
+            for some in _pieces(len(tokens), chunk):
+                states.append(_random_state())  # dropout must fall alike both times
+                parts.append(encoder(tokens.take(some)).float())
+        if ctx is not None:
+            ctx.call = encoder, tokens, chunk, states
+        return torch.cat(parts) if parts else torch.zeros(0, encoder.dim)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        encoder, tokens, chunk, states = ctx.call
+        after = _random_state()
+        for some, state in zip(_pieces(len(tokens), chunk), states):
+            _set_random_state(state)
+            with torch.enable_grad():
+                out = encoder(tokens.take(some)).float()
+            torch.autograd.backward(out, gradient[some[0] : some[-1] + 1])
+            for table in encoder.tables:
+                table.merge()
+        _set_random_state(after)
+        return None, None, None, None
+
+
+def _pieces(count: int, chunk: int) -> list[np.ndarray]:
+    return [np.arange(start, min(start + chunk, count)) for start in range(0, count, chunk)]
+
+
+def _random_state() -> tuple[Tensor, Tensor | None]:
+    return torch.get_rng_state(), torch.cuda.get_rng_state() if torch.cuda.is_available() else None
+
+
+def _set_random_state(state: tuple[Tensor, Tensor | None]) -> None:
+    torch.set_rng_state(state[0])
+    if state[1] is not None:
+        torch.cuda.set_rng_state(state[1])

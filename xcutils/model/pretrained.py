@@ -1,0 +1,152 @@
+"""A pretrained encoder that is left as it is, beside one that is trained.
+
+The trained one is small and learns what the data can teach; the other knows words that few documents have. Its
+vectors of documents and labels are those of the stage `embed`, looked up by the text, so that training does not encode
+them again.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from xcutils.core import artifacts, runtime
+from xcutils.core.errors import UserError
+from xcutils.core.ragged import Ragged, concatenate
+from xcutils.model.checkpoints import fingerprint
+from xcutils.model.encoders import Transformer, build_transformer, move
+
+ODD, SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(29)  # multiplicative hashing
+
+
+def build_pretrained(facts: dict, special: dict) -> Transformer:
+    """The encoder that `embed` worked with.
+
+    facts    embed.json: checkpoint, pooling, layers, sha256
+    special  the tokenizer's special tokens
+    """
+    own = {name: value for name, value in facts.items() if name != "sha256"}
+    if fingerprint(facts["checkpoint"]) != facts["sha256"]:
+        raise UserError(
+            f"{facts['checkpoint']} has changed since its embeddings were made: run `dvc repro --force embed`."
+        )
+    return move(build_transformer(**own, special=special, dropout=0.0), runtime.device()).eval()
+
+
+def text_keys(tokens: Ragged) -> np.ndarray:
+    """(rows,) uint64: a hash of each text's tokens and their places."""
+    places = np.arange(len(tokens.values)) - np.repeat(tokens.offsets[:-1], tokens.lengths)
+    mixed = (np.asarray(tokens.values).astype(np.uint64) + np.uint64(1)) * ODD
+    mixed = ((mixed ^ (mixed >> SHIFT)) + places.astype(np.uint64)) * ODD
+    mixed ^= mixed >> SHIFT
+    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed * ODD, dtype=np.uint64)])  # wraps around, as it may
+    return sums[tokens.offsets[1:]] - sums[tokens.offsets[:-1]]
+
+
+class KnownTexts:
+    """Vectors that have been made already, found by the text.
+
+    sets  (tokens, (rows, D) float32 vectors) of some texts each
+    """
+
+    def __init__(self, *sets: tuple[Ragged, np.ndarray]):
+        self.tokens, self.vectors = concatenate(*(tokens for tokens, _ in sets)), [vectors for _, vectors in sets]
+        self.ends = np.cumsum([len(vectors) for vectors in self.vectors])
+        keys = text_keys(self.tokens)
+        self.order = np.argsort(keys, kind="stable")
+        self.keys = keys[self.order]
+
+    @property
+    def dim(self) -> int:
+        return self.vectors[0].shape[1]
+
+    def find(self, tokens: Ragged) -> np.ndarray:
+        """(rows,) int: the text's place among the known ones, -1 where it is not known."""
+        keys = text_keys(tokens)
+        place = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        found, same = self.order[place], np.flatnonzero(self.keys[place] == keys)
+        same = same[self.tokens.lengths[found[same]] == tokens.lengths[same]]
+        ours, theirs = tokens.take(same), self.tokens.take(found[same])
+        differ = np.unique(ours.row_ids()[np.asarray(ours.values) != np.asarray(theirs.values)])  # two texts, one hash
+        out = np.full(len(tokens), -1, dtype=np.int64)
+        sure = np.delete(same, differ)
+        out[sure] = found[sure]
+        return out
+
+    def take(self, places: np.ndarray) -> np.ndarray:
+        """(rows, D) float32: the vectors of known texts."""
+        out, owner = np.empty((len(places), self.dim), np.float32), np.searchsorted(self.ends, places, side="right")
+        for i, vectors in enumerate(self.vectors):
+            mine = np.flatnonzero(owner == i)
+            out[mine] = vectors[places[mine] - (self.ends[i] - len(vectors))]
+        return out
+
+
+class Pretrained:
+    """Unit vectors of a pretrained encoder: of texts that are known by looking up, of others by encoding them.
+
+    Not a module: it is not trained, and not saved but by name.
+    """
+
+    def __init__(self, facts: dict, special: dict, known: KnownTexts | None = None):
+        self.facts, self.special, self.known = facts, special, known
+        self._encoder: Transformer | None = None
+        self._lock = threading.Lock()  # several chunks are encoded side by side
+        self.dim = known.dim if known else self.encoder().dim
+
+    def encoder(self) -> Transformer:
+        with self._lock:
+            if self._encoder is None:
+                self._encoder = build_pretrained(self.facts, self.special)
+            return self._encoder
+
+    def __call__(self, tokens: Ragged) -> np.ndarray:
+        """(rows, D) float32 of length one."""
+        if self.known is None:
+            return self._encode(tokens)
+        places = self.known.find(tokens)
+        missing = np.flatnonzero(places < 0)
+        out = self.known.take(np.maximum(places, 0))
+        if len(missing):
+            out[missing] = self._encode(tokens.take(missing))
+        return out
+
+    def _encode(self, tokens: Ragged) -> np.ndarray:
+        with torch.no_grad():
+            return F.normalize(self.encoder()(tokens).float(), dim=1).cpu().numpy()
+
+    def config(self) -> dict:
+        return {"embed": self.facts, "special": self.special}
+
+
+class BesidePretrained(nn.Module):
+    """[n(E(x)) ; weight x n(S(x))] of a trained encoder E and a pretrained one S that stays as it is."""
+
+    def __init__(self, encoder: nn.Module, pretrained: Pretrained, weight: float):
+        super().__init__()
+        self.encoder, self.tables, self.pretrained, self.weight = encoder, encoder.tables, pretrained, weight
+        self.dim = encoder.dim + pretrained.dim
+
+    def forward(self, tokens: Ragged) -> Tensor:
+        own = F.normalize(self.encoder(tokens).float(), dim=1)
+        other = torch.from_numpy(self.pretrained(tokens)).to(own.device)
+        return torch.cat([own, self.weight * other], dim=1)
+
+    def config(self) -> dict:
+        facts = {"kind": "beside-pretrained", "weight": self.weight, "pretrained": self.pretrained.config()}
+        return facts | {"encoder": self.encoder.config()}
+
+    def state(self) -> dict[str, Tensor]:
+        return self.encoder.state()
+
+
+def load_pretrained(embed: Path, train: Path, labels: Path, special: dict) -> Pretrained:
+    """The encoder of the stage `embed` with the vectors that it made of documents and labels."""
+    sets = ((artifacts.load_ragged(train, "tokens"), "docs"), (artifacts.load_ragged(labels, "tokens"), "labels"))
+    known = KnownTexts(*((tokens, artifacts.load_array(embed, name)) for tokens, name in sets))
+    return Pretrained(artifacts.load_json(embed, "embed.json"), special, known)

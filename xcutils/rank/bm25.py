@@ -1,0 +1,62 @@
+"""Labels ranked by the words they share with a document: Okapi BM25, which learns nothing [Okapi].
+
+The labels' texts are what is searched, a document's text is the query, and token ids are the words.
+"""
+
+import numpy as np
+import torch
+from scipy import sparse
+
+from xcutils.core.ragged import Ragged
+from xcutils.rank.fusion import rank
+
+K1, B = 1.2, 0.75  # how soon repeated words stop counting, how much long texts are held back: Lucene's defaults
+
+
+def search(queries: Ragged, labels: Ragged, k: int, *, chunk: int = 1 << 24) -> tuple[np.ndarray, np.ndarray]:
+    """(ids (Q, k) int64, scores (Q, k) float64) of the k best labels, best first, ties by label id.
+
+    Only labels that share a token with the query are found: -1 and -inf where there are fewer than k.
+    queries  Q rows  token ids
+    labels   L rows  token ids
+    chunk    scores held at once
+    """
+    ids, scores = np.full((len(queries), k), -1, dtype=np.int64), np.full((len(queries), k), -np.inf)
+    weights = token_weights(labels, 1 + max(queries.values.max(initial=-1), labels.values.max(initial=-1)))
+    step = max(1, chunk // max(1, len(labels)))
+    for start in range(0, len(queries), step):
+        some = slice(start, min(start + step, len(queries)))
+        found = queries.take(np.arange(some.start, some.stop)).csr(weights.shape[0]) @ weights
+        ids[some], scores[some] = _best(found, k)
+    return ids, scores
+
+
+def token_weights(labels: Ragged, n_tokens: int) -> sparse.csr_matrix:
+    """(n_tokens, L) float32: what a token adds to a label's score each time it stands in the query [Okapi].
+
+    idf(t) * tf * (K1 + 1) / (tf + K1 * (1 - B + B * length / mean length)), tf = how often t stands in the label.
+    Differs from: idf is ln(1 + (L - n + 0.5) / (n + 0.5)) with n labels that have t, as Lucene has it. Without the 1 a
+    token of more than half of the labels would count against them.
+    """
+    ones = np.ones(len(labels.values), dtype=np.float32)
+    counts = sparse.csr_matrix((ones, (labels.values, labels.row_ids())), (n_tokens, len(labels)))  # equal places add
+    having = np.diff(counts.indptr)
+    idf = np.log1p((len(labels) - having + 0.5) / (having + 0.5))
+    lengths = labels.lengths / max(1e-30, labels.lengths.mean()) if len(labels) else labels.lengths
+    held_back = K1 * (1 - B + B * lengths)
+    counts.data *= np.repeat(idf, having) * (K1 + 1) / (counts.data + held_back[counts.indices])
+    return counts
+
+
+def _best(found: sparse.csr_matrix, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The k largest entries of each row, as `search` gives them; all entries are above 0.
+
+    A partial sort of the rows at full width finds the k-th largest; what is not below it is sorted in full.
+    """
+    most = min(k, found.shape[1])
+    if most == 0:
+        return np.full((found.shape[0], k), -1), np.full((found.shape[0], k), -np.inf)
+    least = torch.from_numpy(found.toarray()).topk(most, dim=1).values[:, -1].numpy()
+    rows = np.repeat(np.arange(found.shape[0]), np.diff(found.indptr))
+    kept = found.data >= least[rows]
+    return rank(rows[kept], found.indices[kept].astype(np.int64), found.data[kept], found.shape[0], k)

@@ -1,0 +1,140 @@
+"""The fits of a training stage: one after another, each whole or not at all, an interrupted one gone on with."""
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from scipy import sparse
+
+from xcutils.core import artifacts, console
+from xcutils.core.folds import Fold
+from xcutils.core.params import value
+from xcutils.core.ragged import Ragged
+from xcutils.core.scratch import Scratch, Snapshots, move_part
+from xcutils.search.metrics import evaluate, goal, most_per_row, without
+from xcutils.search.neighbours import exact
+from xcutils.train.training import Optimisers, Outcome, Plan, train
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The parameters of every stage that trains."""
+
+    epochs: int = value(low=1)
+    patience: int = value(low=0)  # epochs without a gain on validation before stopping; 0 = never
+    tail: float = value(low=0, high=1)  # how much of what decides on the epoch is PSN@5; the rest is N@5
+    batch_size: int = value(low=2)
+    warmup: int = value(low=0)  # steps
+
+
+@dataclass(frozen=True)
+class Clustered(Trained):
+    """The parameters of stages whose batches are clusters of documents that grow [NGAME]."""
+
+    cluster_from: int = value(low=0)  # first epoch (from 0) with clustered batches; before it they are random
+    cluster_first: int = value(low=1)  # documents per cluster at first
+    cluster_double: int = value(low=1)  # epochs after which the clusters double
+    cluster_last: int = value(low=1)  # documents per cluster at most
+    refresh: int = value(low=1)  # epochs between two clusterings of the documents
+
+    def __post_init__(self):
+        if self.cluster_last < self.cluster_first:
+            raise ValueError(
+                f"cluster_last is {self.cluster_last} and cluster_first {self.cluster_first}: clusters grow from the "
+                "first size to the last, which must be at least as large."
+            )
+
+    def batches(self) -> dict[str, int]:
+        """The keywords of samplers.ClusteredEpochs."""
+        sizes = {"first": self.cluster_first, "double_every": self.cluster_double, "last": self.cluster_last}
+        return {"batch_size": self.batch_size, "refresh": self.refresh, "first_epoch": self.cluster_from, **sizes}
+
+
+def fit_folds(folds: Iterable[Fold], fit: Callable[[Fold, Snapshots, Path], None], scratch: Scratch, out: Path) -> None:
+    """Fit each fold, or take it from an interrupted run; its files go into out/<fold>, its curve beside them.
+
+    fit  (fold, its snapshots, folder)  trains and writes the fold's files, `save_outcome` among them
+    """
+    for fold in folds:
+        part = scratch.part(fold.name, partial(fit, fold, scratch.snapshots(fold.name)))
+        fold.done(artifacts.load_json(part, "fit.json")["epochs"])
+        move_part(part, out / fold.name)
+        os.replace(out / fold.name / "curve.csv", out / f"curve-{fold.name}.csv")
+
+
+def fit_model(
+    name: str,
+    model,
+    fold: Fold,
+    p: Trained,
+    seed: int,
+    *,
+    batches,
+    optimisers: list[Optimisers],
+    validate: Callable[[int], dict[str, float]],
+    snapshots: Snapshots,
+    average_after: int = 0,
+) -> Outcome:
+    """Train the model on one fold.
+
+    model    has loss(docs, generator), weights() and device
+    batches  (epoch, generator) -> batches of documents, with memory()
+    """
+    plan = Plan(
+        fold.epochs(p.epochs),
+        p.warmup,
+        seed,
+        schedule=p.epochs,
+        patience=p.patience,
+        average_after=average_after,
+        device=model.device,
+    )
+    return train(
+        plan,
+        optimisers,
+        batches,
+        model.loss,
+        weights=model.weights,
+        memory=batches.memory,
+        validate=validate if len(fold.validation) else None,
+        watch=console.epochs(f"{name} ({fold.name})"),
+        snapshots=snapshots,
+    )
+
+
+@dataclass(frozen=True)
+class Judge:
+    """What a model's answers for held-out documents are worth.
+
+    positives  N rows         labels of all training documents
+    excluded   (N, L) binary  pairs that may not be predicted
+    inverse    (L,) float     inverse propensities
+    tail       how much of the goal is PSN@5; the rest is N@5
+    """
+
+    positives: Ragged
+    excluded: sparse.csr_matrix
+    inverse: np.ndarray
+    tail: float
+
+    def __call__(self, docs: np.ndarray, queries: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+        """The goal, which decides on the epoch, and other figures, of exact search.
+
+        docs     (Q,) int  documents
+        queries  (Q, D)    their embeddings
+        labels   (L, D)    what is searched
+        """
+        excluded, truth = self.excluded[docs], self.positives.take(docs).csr(len(labels))
+        ranking = without(exact(queries, labels, 5 + most_per_row(excluded))[0], excluded)
+        figures = evaluate(ranking, truth, self.inverse)
+        shown = {name: figures[name] for name in ("N@5", "PSN@5", "P@1", "P@5")}
+        return {"goal": goal(figures, self.tail)} | shown
+
+
+def save_outcome(folder: Path, outcome: Outcome) -> None:
+    """How training went: the epochs behind the kept weights, and the curve."""
+    artifacts.save_json(folder, "fit.json", {"epochs": outcome.epochs})
+    artifacts.save_rows(folder, "curve.csv", outcome.curve)

@@ -1,0 +1,44 @@
+"""Hard negatives: labels near a document that are not its own, found again every few epochs [ANCE, UniDEC]."""
+
+import numpy as np
+from scipy import sparse
+
+from xcutils.core.ragged import Ragged, starts
+from xcutils.search.metrics import hits
+from xcutils.search.neighbours import Searcher, build_graph, exact
+
+EXACT = 1 << 16  # vectors up to which exact search is as fast as an index
+
+
+class Miner:
+    """The nearest wrong labels of each document, as they were at the last refresh.
+
+    known  (N, L) binary  pairs that are no negatives: positives, and pairs that may not be predicted
+    depth  nearest labels looked at
+    """
+
+    def __init__(self, known: sparse.csr_matrix, depth: int):
+        self.known, self.depth = known, depth
+        self.near = np.full((known.shape[0], depth), -1, dtype=np.int32)
+
+    def refresh(self, docs: np.ndarray, embeddings: np.ndarray, labels: np.ndarray, *, seed: int) -> None:
+        """Search the labels (L, D) with the embeddings (n, D) of the documents `docs`."""
+        ids = nearest(embeddings, labels, self.depth, seed=seed)
+        self.near[docs] = np.where(hits(ids, self.known[docs]), -1, ids)
+
+    def draw(self, docs: np.ndarray, count: int, rng: np.random.Generator) -> Ragged:
+        """Up to `count` different hard negatives of each document, drawn uniformly."""
+        near = self.near[docs]
+        order = np.where(near >= 0, rng.random(near.shape), 2.0)
+        count = min(count, self.depth)
+        kept = np.argpartition(order, count - 1, axis=1)[:, :count]
+        drawn = np.take_along_axis(near, kept, axis=1)
+        return Ragged(drawn[drawn >= 0], starts((drawn >= 0).sum(axis=1)))
+
+
+def nearest(queries: np.ndarray, vectors: np.ndarray, k: int, *, seed: int) -> np.ndarray:
+    """(Q, k) ids of the nearest unit vectors, -1 where there are fewer; through an HNSW graph where there are many."""
+    if len(vectors) <= EXACT:
+        return exact(queries, vectors, k)[0]
+    graph = build_graph(vectors, m=16, ef_construction=100, seed=seed)
+    return Searcher(vectors, graph, ef=2 * k).search(queries, k)[0]

@@ -1,0 +1,43 @@
+"""What a classifier trains on: the training documents and, with Gandalf, label texts with soft targets."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from xcutils.core import artifacts
+from xcutils.core.ragged import Ragged, concatenate
+
+
+@dataclass(frozen=True)
+class Points:
+    """All training documents, then the label texts.
+
+    tokens     N + m rows            of their texts
+    positives  N + m rows            labels of each
+    weights    (positives,) float32  their soft targets; None when all are 1
+    labels     (m,) int              whose texts they are
+    todo       (n,) int              the points that this fit trains on
+    """
+
+    tokens: Ragged
+    positives: Ragged
+    weights: np.ndarray | None
+    labels: np.ndarray
+    todo: np.ndarray
+
+    @property
+    def n_docs(self) -> int:
+        return len(self.tokens) - len(self.labels)
+
+
+def load_points(train: Path, labels: Path, gandalf: Path) -> Points:
+    """The documents of `train` and the texts of `labels` that `gandalf`, a fit's folder, names."""
+    tokens, positives = (artifacts.load_ragged(train, name) for name in ("tokens", "positives"))
+    docs, chosen = (np.asarray(artifacts.load_array(gandalf, name)) for name in ("docs", "points"))
+    todo = np.concatenate([docs, len(tokens) + np.arange(len(chosen))])
+    if len(chosen) == 0:
+        return Points(tokens, positives, None, chosen, todo)
+    weights = np.concatenate([np.ones(len(positives.values), np.float32), artifacts.load_array(gandalf, "weights")])
+    tokens = concatenate(tokens, artifacts.load_ragged(labels, "tokens").take(chosen))
+    return Points(tokens, concatenate(positives, artifacts.load_ragged(gandalf, "targets")), weights, chosen, todo)

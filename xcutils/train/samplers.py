@@ -1,0 +1,109 @@
+"""What a batch holds: which documents, which labels, and which pairs of them are known positives."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from xcutils.core.ragged import Ragged, starts
+from xcutils.train.clustering import balanced_clusters
+
+
+def clustered_batches(doc_cluster: np.ndarray, batch_size: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
+    """Yield batches of neighbouring documents, so that in-batch negatives are hard [NGAME M1].
+
+    doc_cluster  (N,) int  cluster of each document; all different gives random batches
+    yields       (B,) int  documents; each once per pass, clusters in random order, the last batch may be short
+    """
+    place = rng.permutation(int(doc_cluster.max()) + 1)
+    order = np.argsort(place[doc_cluster], kind="stable")
+    for start in range(0, len(order), batch_size):
+        yield order[start : start + batch_size]
+
+
+def cluster_size(epoch: int, *, first_epoch: int, first: int, double_every: int, last: int) -> int:
+    """Size of the document clusters in this epoch; 1 (random batches) before `first_epoch` [NGAME's curriculum]."""
+    if epoch < first_epoch:
+        return 1
+    return int(min(first * 2 ** min((epoch - first_epoch) // double_every, 40), max(last, first)))
+
+
+class ClusteredEpochs:
+    """Each epoch's batches: random at first, then clusters of documents that grow and are drawn anew [NGAME].
+
+    Differs from the reference code, where new clusters take effect one epoch late.
+    """
+
+    def __init__(self, docs: np.ndarray, bank: np.ndarray, *, batch_size: int, refresh: int, seed: int, **curriculum):
+        """docs (n,) int documents to visit; bank (N, D) their latest embeddings; curriculum as for cluster_size."""
+        self.docs, self.bank, self.batch_size = docs, bank, batch_size
+        self.refresh, self.seed, self.curriculum = refresh, seed, curriculum
+        self.clusters = np.arange(len(docs))
+
+    def memory(self) -> dict[str, np.ndarray]:
+        """The live arrays that an epoch's batches depend on."""
+        return {"bank": self.bank, "clusters": self.clusters}
+
+    def __call__(self, epoch: int, rng: np.random.Generator) -> list[np.ndarray]:
+        since = epoch - self.curriculum["first_epoch"]
+        if since >= 0 and since % self.refresh == 0:
+            count = max(1, round(len(self.docs) / cluster_size(epoch, **self.curriculum)))
+            self.clusters[:] = balanced_clusters(self.bank[self.docs], count, seed=self.seed + epoch)
+        return [self.docs[batch] for batch in clustered_batches(self.clusters, self.batch_size, rng)]
+
+
+def sample_positives(positives: Ragged, docs: np.ndarray, count: int, rng: np.random.Generator) -> Ragged:
+    """Up to `count` different positives of each document, drawn uniformly.
+
+    docs     (B,) int  documents
+    returns  B rows of label ids
+    """
+    rows = positives.take(docs)
+    shuffled = rows.values[np.lexsort((rng.random(len(rows.values)), rows.row_ids()))]
+    return Ragged(shuffled, rows.offsets).cut(count)
+
+
+class LabelPool:
+    """The labels of a batch, and which of them are known positives of which document.
+
+    Keeps one scratch array of L entries, so that a batch costs its own pairs and not L.
+    """
+
+    def __init__(self, positives: Ragged, n_labels: int, weights: np.ndarray | None = None):
+        """weights (values of positives,) float32: their soft targets, where they are not all 1."""
+        self.positives = positives
+        self.soft = None if weights is None else Ragged(weights, positives.offsets)
+        self.column = np.full(n_labels, -1, dtype=np.int32)
+
+    def known(self, docs: np.ndarray, pool: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(row, column) of every known positive of `docs` among the distinct labels `pool`."""
+        self.column[pool] = np.arange(len(pool), dtype=np.int32)
+        rows = self.positives.take(docs)
+        columns = self.column[rows.values]
+        self.column[pool] = -1
+        inside = columns >= 0
+        return rows.row_ids()[inside], columns[inside].astype(np.int64)
+
+    def targets(self, docs: np.ndarray, pool: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """(row, column, soft target) of every known positive, as `known`; no soft targets when all are 1."""
+        if self.soft is None:
+            return *self.known(docs, pool), None
+        self.column[pool] = np.arange(len(pool), dtype=np.int32)
+        rows = self.positives.take(docs)
+        columns = self.column[rows.values]
+        self.column[pool] = -1
+        inside = columns >= 0
+        return rows.row_ids()[inside], columns[inside].astype(np.int64), self.soft.take(docs).values[inside]
+
+    def mask(self, docs: np.ndarray, pool: np.ndarray) -> np.ndarray:
+        """(B, P) bool: the known positives as a matrix."""
+        mask = np.zeros((len(docs), len(pool)), dtype=bool)
+        mask[self.known(docs, pool)] = True
+        return mask
+
+
+def first_columns(sampled: Ragged, pool: np.ndarray, width: int) -> np.ndarray:
+    """(B, width) int64: place in the sorted `pool` of each document's sampled labels, -1 where it has fewer."""
+    columns = np.full((len(sampled), width), -1, dtype=np.int64)
+    place = np.arange(len(sampled.values)) - np.repeat(starts(sampled.lengths)[:-1], sampled.lengths)
+    columns[sampled.row_ids(), place] = np.searchsorted(pool, sampled.values)
+    return columns
