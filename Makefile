@@ -2,10 +2,11 @@
 PYTHON ?= python3
 BIN := $(CURDIR)/.venv/bin
 PEERS := .venv-peers/bin/python
+JOBS ?= 2
 export PATH := $(BIN):$(PATH)
 EXAMPLES := "Marfan syndrome" "Early infantile epileptic encephalopathy 15" "Congenital deafness with retinitis pigmentosa"
 
-.PHONY: run test lint env peers peers-env bench estimate interruptions damage mutations sweep study clean
+.PHONY: run test lint types wheel env bench peers peers-env study sweep interruptions damage mutations estimate clean
 
 run: env  ## the whole pipeline on the default dataset, its metrics and three predictions
 	dvc repro
@@ -13,11 +14,20 @@ run: env  ## the whole pipeline on the default dataset, its metrics and three pr
 	@echo && xc predict -k 5 $(EXAMPLES)
 	@echo && xc next
 
-test: env  ## all tests
-	python -m pytest
+test: env  ## all tests, two at a time (make JOBS=8 test on a larger machine)
+	python -m pytest -n $(JOBS) --dist worksteal
 
-lint: env
-	ruff check . && ruff format --check .
+lint: env  ## ruff: lint and format
+	ruff check .
+	ruff format --check .
+
+types: env  ## mypy over longtail, stages, unidec, xcutils
+	python -m mypy
+
+wheel: env  ## dist/longtail-*.whl, which pip installs anywhere
+	rm -rf build dist
+	python -m build --wheel --no-isolation
+	rm -rf build
 
 env: .venv/.made
 
@@ -68,4 +78,4 @@ study: env  ## the papers' findings, one by one, and every recipe, through dvc e
 	python -m study.findings
 
 clean:
-	rm -rf .venv .venv-peers
+	rm -rf .venv .venv-peers build dist longtail.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,11 +1,5 @@
 """A finished run, ready to answer: plain text in, label ids, texts and probabilities out."""
 
-import os
-import resource
-import statistics
-import subprocess
-import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,15 +7,12 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from xcutils.core import artifacts
-from xcutils.core.errors import UserError
+from xcutils.core.pipelines import MODULAR, Pipeline
 from xcutils.core.ragged import Ragged, to_strings
 from xcutils.model.tokens import tokenize
 from xcutils.rank.assembly import final_predictor
 from xcutils.rank.fusion import Fusion
 from xcutils.rank.predictor import Predictor
-
-# Pipeline, by the folder it is in -> the stages whose vectors are searched; the last one has the encoder.
-SEARCHED = {"": ("augment", "classifier"), "unidec": ("train",)}
 
 
 @dataclass(frozen=True)
@@ -61,19 +52,19 @@ class System:
         return [Answer(bool(known[i]), self._labels(ids[i], scores[i])) for i in range(len(texts))]
 
     def _labels(self, ids: np.ndarray, scores: np.ndarray) -> list[dict]:
-        kept = ids[ids >= 0]
+        kept = ids[ids >= 0].tolist()
         names = zip(to_strings(self.label_ids, kept), to_strings(self.label_texts, kept))
         return [{"id": i, "text": t, "score": round(float(s), 6)} for (i, t), s in zip(names, scores)]
 
 
-def read_by_prediction(data: Path, pipeline: str = "") -> list[Path]:
-    """The artifacts behind a prediction: what a pipeline made of data/prepare is in `data`, or so in its own folder."""
-    made = data.parent / pipeline / data.name
+def read_by_prediction(data: Path, pipeline: Pipeline = MODULAR) -> list[Path]:
+    """The artifacts behind a prediction: the score, what prepare wrote, the vectors that are searched, the index."""
+    made = pipeline.data(data)
     prepared = [data / "prepare" / part for part in ("train", "labels", "tokenizer")]
-    return [made / "score", *prepared, *(made / stage for stage in SEARCHED[pipeline]), made / "index"]
+    return [made / "score", *prepared, *(made / stage for stage in pipeline.searched), made / "index"]
 
 
-def load_system(data: Path, pipeline: str = "") -> System:
+def load_system(data: Path, pipeline: Pipeline = MODULAR) -> System:
     """The system that the last run of the pipeline left."""
     parts = read_by_prediction(data, pipeline)
     artifacts.check_together(*parts)
@@ -91,39 +82,3 @@ def load_system(data: Path, pipeline: str = "") -> System:
         label_texts=artifacts.load_ragged(labels, "texts"),
         frequency=np.asarray(artifacts.load_array(labels, "frequency")),
     )
-
-
-def measure(data: Path, single: int = 200) -> dict[str, float]:
-    """Time per text in batch and one by one, and the size of what prediction reads."""
-    system = load_system(data)
-    texts = to_strings(artifacts.load_ragged(artifacts.check(data / "prepare" / "test"), "texts"))
-    begin = time.perf_counter()
-    system.answers(texts, 100)
-    batch = (time.perf_counter() - begin) / len(texts)
-    alone = []
-    for text in texts[:single]:
-        begin = time.perf_counter()
-        system.answers([text], 100)
-        alone.append(time.perf_counter() - begin)
-    fit = data / "classifier" / ("final" if (data / "classifier" / "final").is_dir() else "choose")
-    read = [fit, data / "index", data / "prepare" / "tokenizer", data / "prepare" / "labels"]
-    files = [path for folder in read for path in folder.rglob("*") if path.is_file()]
-    files += [data / "augment" / fit.name / "labels.npy", *(data / "prepare" / "train").glob("positives.*")]
-    return {
-        "ms_batch": 1000 * batch,
-        "ms_single": 1000 * statistics.median(alone),
-        "model_mb": sum(path.stat().st_size for path in files) / 1e6,
-    }
-
-
-def measure_training() -> dict[str, float]:
-    """Seconds of the whole pipeline, run anew from the first stage to the last, and the peak memory of any stage."""
-    begin = time.perf_counter()
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    command = [sys.executable, "-m", "dvc", "repro", "--force"]
-    if subprocess.run(command, stdout=subprocess.DEVNULL, env={**os.environ, "PATH": path}).returncode:
-        raise UserError("`dvc repro --force` failed: mend what it says, then measure again.")
-    seconds = time.perf_counter() - begin
-    unit = 1 if sys.platform == "darwin" else 1024  # the system counts in bytes there, in KiB elsewhere
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit
-    return {"train_seconds": seconds, "rss_mb": peak / 1e6}

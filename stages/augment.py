@@ -12,22 +12,23 @@ from pathlib import Path
 import click
 import numpy as np
 
-from longtail import estimates
-from xcutils.core import artifacts, console, runtime
+from stages import parameters
+from xcutils.core import artifacts, console, costs, runtime
+from xcutils.core.costs import BANDWIDTH, FLOAT, INT, INTERPRETER, LONG, Estimate, Host, Part, Sizes
 from xcutils.core.folds import fit_names
-from xcutils.core.params import load_params, value
+from xcutils.core.params import value
 from xcutils.core.ragged import Ragged
 from xcutils.core.scratch import Scratch
-from xcutils.model.encoders import encode_sets, move
-from xcutils.model.stored import load_encoder
-from xcutils.search.neighbours import unit
+from xcutils.core.vectors import unit
+from xcutils.model import encoders
+from xcutils.model.encoders import encode_sets, load_encoder, network
 
 CHUNK = 1 << 16  # labels whose vectors are made at once
 
 
 @dataclass(frozen=True)
 class Params:
-    aux_weight: float = value(low=0)  # 1 adds the auxiliary vectors as the papers do; 0 leaves them out
+    aux_weight: float = value(low=0)
 
 
 def augment(raw: np.ndarray, aux: np.ndarray, label_to_aux: np.ndarray, *, normalise_first: bool) -> np.ndarray:
@@ -47,7 +48,7 @@ def embed_fit(
     fit: Path, tokens: dict[str, Ragged], aux_weight: float, scratch: Scratch
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Name and vectors of one fit's documents, plain labels and augmented labels, one after another."""
-    model = move(load_encoder(fit), runtime.device())
+    model = load_encoder(fit, runtime.device())
 
     def embed(name: str, normalise: bool) -> np.ndarray:
         rows = f"{fit.name}-{name}"
@@ -61,6 +62,37 @@ def embed_fit(
     yield "labels", augment(raw, aux, artifacts.load_array(fit, "label_to_aux"), normalise_first=first)
 
 
+def cost(s: Sizes, params: dict, host: Host) -> Estimate:
+    """One fold's label embeddings, raw and augmented, and the auxiliary vectors that are added."""
+    net, k, chunk = network(params["encoder"], "encoder"), min(params["K"], s.labels), encoders.CHUNK
+    vectors = FLOAT * s.labels * net.dim
+    kept = [
+        Part("interpreter", INTERPRETER + net.imports),
+        Part("tokens", INT * (s.doc_tokens + s.label_tokens) + LONG * (s.docs + s.labels), mapped=True),
+        Part("encoder", 2 * net.weights),
+    ]
+    moments = [
+        [
+            Part("document vectors", FLOAT * s.docs * net.dim, net.fewer),
+            Part("passes", net.forward(s.docs, s.doc_tokens, host.threads, chunk), "lower XC_THREADS"),
+        ],
+        [
+            Part("label vectors", vectors, net.fewer),
+            Part("passes", net.forward(s.labels, s.label_tokens, host.threads, chunk)),
+        ],
+        [
+            Part("label vectors, three times", 3 * vectors, net.fewer),
+            Part("auxiliary vectors", 2 * FLOAT * k * net.dim),
+        ],
+    ]
+    texts, tokens = s.docs + s.labels, s.doc_tokens + s.label_tokens
+    flops, moved = net.work(min(texts, chunk), tokens * min(1, chunk / texts), train=False)
+    written = FLOAT * (s.docs + 2 * s.labels) * net.dim
+    once = max(1, texts / chunk) * (flops / host.speed + moved / BANDWIDTH) + 3 * written / BANDWIDTH
+    seconds = 3 + s.fits * once
+    return Estimate("augment", costs.fullest(kept, moments), seconds, s.fits * written, on_device=True)
+
+
 @click.command()
 @click.argument("train", type=click.Path(exists=True, path_type=Path))
 @click.argument("labels", type=click.Path(exists=True, path_type=Path))
@@ -68,14 +100,15 @@ def embed_fit(
 @click.argument("out", type=click.Path(path_type=Path))
 @console.command
 def main(train: Path, labels: Path, encoder: Path, out: Path) -> None:
-    p = load_params(Params, "augment")
+    settings = parameters()
+    p = settings.section("augment", Params)
     runtime.start()
     inputs = [train, labels, encoder]
     artifacts.check_together(*inputs)
-    estimates.announce("augment", estimates.prepared(train, labels))
+    costs.announce(cost, costs.sizes_of(train, labels), settings.values)
     tokens = {"docs": artifacts.load_ragged(train, "tokens"), "labels": artifacts.load_ragged(labels, "tokens")}
     with (
-        runtime.resumable("augment", p, inputs) as scratch,
+        runtime.resumable(Path(__file__), p, inputs) as scratch,
         artifacts.writing(out, name="augment", params=asdict(p), inputs=inputs) as folder,
     ):
         for fit in sorted(encoder / name for name in fit_names(artifacts.load_json(train, "meta.json")["refit"])):

@@ -15,53 +15,75 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from longtail import estimates
-from xcutils.core import artifacts, console, runtime
+from stages import parameters
+from xcutils.core import artifacts, console, costs, runtime
+from xcutils.core.costs import (
+    BANDWIDTH,
+    FLOAT,
+    HOLES,
+    INT,
+    INTERPRETER,
+    LONG,
+    STEP_SECONDS,
+    Estimate,
+    Host,
+    Part,
+    Sizes,
+)
 from xcutils.core.folds import Fold, folds
-from xcutils.core.params import load_params, load_top, value
+from xcutils.core.params import value
 from xcutils.core.scratch import Snapshots
-from xcutils.model.encoders import encode, move
+from xcutils.core.vectors import unit
+from xcutils.model.encoder import Encoder
+from xcutils.model.encoders import encode, load_encoder, network, save_encoder
 from xcutils.model.rows import RowTable
-from xcutils.model.stored import load_encoder, save_encoder
 from xcutils.search.metrics import pair_matrix
-from xcutils.search.neighbours import unit
 from xcutils.search.propensity import inverse_propensities
-from xcutils.train.fitting import Clustered, Judge, fit_folds, fit_model, save_outcome
-from xcutils.train.losses import bce, decoupled_softmax, hardest_positives, triplet
-from xcutils.train.points import Points, load_points
+from xcutils.train.clustering import balanced_cost, balanced_seconds
+from xcutils.train.fitting import (
+    Clustered,
+    Judge,
+    fit_folds,
+    fit_model,
+    save_outcome,
+    validation_cost,
+    validation_seconds,
+)
+from xcutils.train.losses import LOSSES, Pairs, offered
+from xcutils.train.points import Points, count_points, load_points
 from xcutils.train.samplers import ClusteredEpochs, LabelPool
 from xcutils.train.training import Optimisers, Outcome, put_finite
+
+OPTIONS = ("tau", "margin", "positives", "negatives", "weighting")  # of losses
+RANDOM = 0.02  # spread of random first values [Renee]
 
 
 @dataclass(frozen=True)
 class Params(Clustered):
-    labels: Literal["all", "batch"]  # score every label, or the positives of the batch's documents as in the papers
-    loss: Literal["decoupled-softmax", "triplet", "bce"]
-    start: Literal["labels", "random"]  # the classifiers' first values: the label embeddings, or small random ones
-    normalise: bool  # score by cosine; false: by the dot product
-    tau: float = value(above=0)  # decoupled softmax, bce: temperature
-    margin: float = value(low=0, high=2)  # triplet
-    positives: int = value(low=1)  # triplet: hardest positives per document
-    negatives: int = value(low=1)  # triplet: hardest negatives per document
-    weighting: float = value(low=0)  # triplet: temperature of the negatives' weights; 0 = all alike
-    dropout: float = value(low=0, high=0.95)  # of the document embedding
+    labels: Literal["all", "batch"]
+    loss: str = value(among=offered(OPTIONS))
+    start: Literal["labels", "random"]
+    normalise: bool
+    tau: float = value(above=0)
+    margin: float = value(low=0, high=2)
+    positives: int = value(low=1)
+    negatives: int = value(low=1)
+    weighting: float = value(low=0)
+    dropout: float = value(low=0, high=0.95)
     lr: float = value(above=0)
-    optimizer: Literal["adam", "sgd"]  # of the classifiers
-    momentum: float = value(low=0, high=0.999)  # sgd
-    weight_decay: float = value(low=0)  # sgd
-    encoder_lr: float = value(low=0)  # 0 keeps the encoder frozen; above 0 it is fine-tuned along
-
-
-RANDOM = 0.02  # spread of random first values [Renee]
-FORMED = 1024  # labels on which the value of the binary cross-entropy is formed, for the curve
+    optimizer: Literal["adam", "sgd"]
+    momentum: float = value(low=0, high=0.999)
+    weight_decay: float = value(low=0)
+    encoder_lr: float = value(low=0)
 
 
 class OneVsAll:
     """A classifier row per label over document embeddings that are frozen or trained along."""
 
-    def __init__(self, encoder, points: Points, embeddings: np.ndarray, labels: np.ndarray, p: Params):
-        self.encoder, self.points, self.tokens, self.positives = encoder, points, points.tokens, points.positives
+    def __init__(self, encoder: Encoder, points: Points, embeddings: np.ndarray, labels: np.ndarray, p: Params):
+        self.encoder, self.points, self.positives = encoder, points, points.positives
         self.p, self.device = p, runtime.device()
+        self.texts = encoder.read(points.tokens) if p.encoder_lr else None
         self.docs = embeddings  # written as the encoder moves on
         start = torch.from_numpy(np.array(labels)) if p.start == "labels" else RANDOM * torch.randn(labels.shape)
         sgd = {"momentum": p.momentum, "weight_decay": p.weight_decay} if p.optimizer == "sgd" else {}
@@ -79,20 +101,7 @@ class OneVsAll:
             labels, x = F.normalize(labels, dim=1), F.normalize(x, dim=1)
         targets = self.pool.targets(docs, pool)
         rows, columns, soft = (None if part is None else torch.from_numpy(part).to(self.device) for part in targets)
-        p = self.p
-        if p.loss == "decoupled-softmax":
-            return decoupled_softmax(x, labels, rows, columns, soft, tau=p.tau)
-        if p.loss == "bce":
-            return bce(x, labels, rows, columns, soft, tau=p.tau, formed=FORMED)
-        scores = x @ labels.T
-        is_positive = torch.zeros(scores.shape, dtype=torch.bool, device=self.device)
-        is_positive[rows, columns] = True
-        positive, places = hardest_positives(scores, is_positive, p.positives)
-        if soft is not None:
-            every = torch.zeros_like(scores)
-            every[rows, columns] = soft
-            soft = every.gather(1, places)
-        return triplet(scores, is_positive, positive, soft, margin=p.margin, k=p.negatives, tau=p.weighting)
+        return LOSSES[self.p.loss](Pairs(x, labels, rows, columns, soft), self.p)
 
     def weights(self) -> dict[str, torch.Tensor]:
         """The live tensors that training changes."""
@@ -101,9 +110,9 @@ class OneVsAll:
 
     def embed(self, docs: np.ndarray) -> torch.Tensor:
         """(B, D) document embeddings; with a moving encoder the latest ones also go into the bank."""
-        if self.p.encoder_lr == 0:
+        if self.texts is None:
             return torch.from_numpy(self.docs[docs]).to(self.device)
-        raw = self.encoder(self.tokens.take(docs)).float()
+        raw = self.encoder.embed(self.texts.take(docs)).float()
         x = F.normalize(raw, dim=1)
         put_finite(self.docs, docs, x)
         return x if self.p.normalise else raw
@@ -117,7 +126,7 @@ class OneVsAll:
 
     def embed_all(self, docs: np.ndarray) -> np.ndarray:
         """(n, D) unit embeddings by the encoder as it is now."""
-        return encode(self.encoder, self.tokens.take(docs)) if self.p.encoder_lr else self.docs[docs]
+        return self.docs[docs] if self.texts is None else encode(self.encoder, self.texts.take(docs), read=True)
 
 
 def fit(model: OneVsAll, fold: Fold, judge: Judge, p: Params, seed: int, snapshots: Snapshots) -> Outcome:
@@ -150,6 +159,52 @@ def save_fold(folder: Path, model: OneVsAll, outcome: Outcome) -> None:
     save_encoder(folder, model.encoder)
 
 
+def cost(s: Sizes, params: dict, host: Host) -> Estimate:
+    """A row per label with two moments and a copy of the best epoch, and what a step makes of those it reads."""
+    p, net = params["classifier"], network(params["encoder"], "encoder")
+    texts, points, targets = count_points(s, params["gandalf"])
+    bank, positives, table = s.docs + texts, s.positives + targets, FLOAT * s.labels * net.dim
+    all_tokens = s.doc_tokens + texts * s.label_tokens / max(1, s.labels)
+    docs, every, moving = min(p["batch_size"], points), p["labels"] == "all", p["encoder_lr"] > 0
+    pool = s.labels if every else costs.distinct(docs * positives / max(1, bank), s.labels)
+    tokens, batch = docs * all_tokens / max(1, bank), f"lower classifier.batch_size ({p['batch_size']})"
+    kept = [
+        Part("interpreter", INTERPRETER + net.imports),
+        Part("documents and labels to start from", FLOAT * (bank + s.labels) * net.dim, mapped=True),
+        Part("bank of documents", FLOAT * s.docs * net.dim, net.fewer),
+        Part("pairs and offsets", LONG * (2 * s.docs + s.labels) + 20 * s.filtered + INT * s.labels),
+        Part("texts", net.prepared(bank, all_tokens) if moving else 0.0),
+        Part("classifiers, moments and best epoch", 4 * table, net.fewer),
+        Part("encoder", (4 if moving else 1) * net.weights, "set classifier.encoder_lr to 0" if moving else ""),
+    ]
+    if texts:
+        held = FLOAT * texts * net.dim + INT * all_tokens + (INT + FLOAT) * positives + 2 * LONG * bank
+        lower = f"lower gandalf.labels ({params['gandalf']['labels']:g})"
+        kept.append(Part("label texts and their targets", held, lower))
+    fewer_labels = "set classifier.labels to batch" if every else batch
+    moments = [
+        [
+            Part("step's labels", 6 * HOLES * FLOAT * pool * net.dim, fewer_labels),
+            Part("scores", LOSSES[p["loss"]].step_bytes(docs, pool), batch),
+            Part("batch", net.step(docs, tokens) if moving else 6 * HOLES * FLOAT * docs * net.dim, batch),
+        ],
+        [Part("unit classifiers", table, net.fewer), *validation_cost(s, net)],
+    ]
+    clusters = 0.0
+    if p["cluster_from"] < p["epochs"]:
+        copy = Part("copy of the bank", FLOAT * points * net.dim, net.fewer)
+        moments.append([copy, *balanced_cost(int(points), net.dim, host)])
+        once = balanced_seconds(int(points), int(points // 8), net.dim)
+        clusters = (p["epochs"] - p["cluster_from"]) / p["refresh"] * once
+    flops, moved = net.work(docs, tokens, train=moving)
+    moved += 20 * FLOAT * pool * net.dim + 6 * FLOAT * docs * pool
+    step = (flops + 6 * docs * pool * net.dim) / host.speed + moved / BANDWIDTH + STEP_SECONDS
+    seconds = 4 + s.fits * (p["epochs"] * points / docs * step + clusters)
+    seconds += p["epochs"] * validation_seconds(s, net, host)
+    disk = s.fits * (table + FLOAT * s.docs * net.dim + net.weights)
+    return Estimate("classifier", costs.fullest(kept, moments), seconds, disk, on_device=True)
+
+
 @click.command()
 @click.argument("train_dir", metavar="TRAIN", type=click.Path(exists=True, path_type=Path))
 @click.argument("labels_dir", metavar="LABELS", type=click.Path(exists=True, path_type=Path))
@@ -159,26 +214,27 @@ def save_fold(folder: Path, model: OneVsAll, outcome: Outcome) -> None:
 @click.argument("out", type=click.Path(path_type=Path))
 @console.command
 def main(train_dir: Path, labels_dir: Path, encoder_dir: Path, augment: Path, gandalf: Path, out: Path) -> None:
-    p, seed = load_params(Params, "classifier"), load_top().seed
+    settings = parameters()
+    p, seed = settings.section("classifier", Params), settings.top.seed
     device = runtime.start(seed)
     inputs = [train_dir, labels_dir, encoder_dir, augment, gandalf]
     artifacts.check_together(*inputs)
-    estimates.announce("classifier", estimates.prepared(train_dir, labels_dir))
+    costs.announce(cost, costs.sizes_of(train_dir, labels_dir), settings.values)
     is_validation = artifacts.load_array(train_dir, "is_validation")
 
     def fit_fold(fold: Fold, snapshots: Snapshots, folder: Path) -> None:
         torch.manual_seed(seed)
-        encoder = move(load_encoder(encoder_dir / fold.name), device)
+        encoder = load_encoder(encoder_dir / fold.name, device)
         points = load_points(train_dir, labels_dir, gandalf / fold.name)
         labels, plain, docs = (artifacts.load_array(augment / fold.name, name) for name in ("labels", "plain", "docs"))
         model = OneVsAll(encoder, points, np.concatenate([docs, plain[points.labels]]), labels, p)
         excluded = pair_matrix(artifacts.load_array(train_dir, "filter"), (points.n_docs, len(labels)))
-        judge = Judge(points.positives, excluded, inverse_propensities(train_dir, labels_dir), p.tail)
+        judge = Judge(points.positives, excluded, inverse_propensities(train_dir, labels_dir), p.tail, device)
         save_fold(folder, model, fit(model, fold, judge, p, seed, snapshots))
 
     refit = artifacts.load_json(train_dir, "meta.json")["refit"]
     with (
-        runtime.resumable("classifier", p, inputs, seed=seed) as scratch,
+        runtime.resumable(Path(__file__), p, inputs, seed=seed) as scratch,
         artifacts.writing(out, name="classifier", params=asdict(p) | {"seed": seed}, inputs=inputs) as folder,
     ):
         fit_folds(folds(is_validation, refit), fit_fold, scratch, folder)

@@ -11,18 +11,26 @@ from typing import Literal
 import click
 import numpy as np
 
-from longtail import estimates
-from xcutils.core import artifacts, console, runtime
-from xcutils.core.params import load_params, load_top, value
-from xcutils.search.neighbours import unit
-from xcutils.train.clustering import balanced_clusters, kmeans_clusters, mean_cosine
+from stages import parameters
+from xcutils.core import artifacts, console, costs, runtime
+from xcutils.core.costs import BANDWIDTH, FLOAT, INT, INTERPRETER, Estimate, Host, Part, Sizes
+from xcutils.core.params import value
+from xcutils.core.vectors import unit
+from xcutils.train.clustering import (
+    balanced_clusters,
+    balanced_cost,
+    balanced_seconds,
+    kmeans_clusters,
+    kmeans_seconds,
+    mean_cosine,
+)
 
 
 @dataclass(frozen=True)
 class Params:
     algorithm: Literal["balanced", "k-means"]
-    space: Literal["labels", "centroids"]  # cluster label embeddings, or the mean of a label's documents
-    head: int = value(low=0)  # labels with at least this many training documents get a vector of their own; 0 = none
+    space: Literal["labels", "centroids"]
+    head: int = value(low=0)
 
 
 def head_labels(frequency: np.ndarray, least: int, most: int) -> np.ndarray:
@@ -62,6 +70,31 @@ def centroids(docs: np.ndarray, labels: np.ndarray, positives, in_fit: np.ndarra
     return unit(sums)
 
 
+def cost(s: Sizes, params: dict, host: Host) -> Estimate:
+    """The label embeddings, those of labels that share a vector once more, and the clusters' means."""
+    dim, k, p = s.embed_dim, params["K"], params["cluster"]
+    vectors = FLOAT * s.labels * dim
+    smaller = f"choose an embed.model of fewer dimensions than {dim}"
+    parts = [Part("interpreter", INTERPRETER), Part("label vectors", vectors, mapped=True)]
+    seconds = 4.0
+    if p["space"] == "centroids":
+        docs = FLOAT * s.docs * dim
+        parts += [
+            Part("document vectors", docs, mapped=True),
+            Part("copy of the document vectors", docs, "set cluster.space to labels"),
+            Part("centroids", 2 * vectors, "set cluster.space to labels"),
+            Part("positives", 3 * (INT + FLOAT) * s.positives),
+        ]
+        seconds += 2 * FLOAT * s.positives * dim / BANDWIDTH
+    if 0 < k < s.labels:
+        parts += [Part("copy of the label vectors", vectors, smaller), *balanced_cost(s.labels, dim, host)]
+        seconds += balanced_seconds(s.labels, k, dim)
+        if p["algorithm"] == "k-means":
+            seconds += kmeans_seconds(s.labels, k, dim, host)
+        parts.append(Part("means", FLOAT * k * dim, f"lower K ({k})"))
+    return Estimate("cluster", parts, seconds, INT * s.labels)
+
+
 @click.command()
 @click.argument("train", type=click.Path(exists=True, path_type=Path))
 @click.argument("labels", type=click.Path(exists=True, path_type=Path))
@@ -69,12 +102,13 @@ def centroids(docs: np.ndarray, labels: np.ndarray, positives, in_fit: np.ndarra
 @click.argument("out", type=click.Path(path_type=Path))
 @console.command
 def main(train: Path, labels: Path, embed: Path, out: Path) -> None:
-    p, top = load_params(Params, "cluster"), load_top()
+    settings = parameters()
+    p, top = settings.section("cluster", Params), settings.top
     runtime.start(top.seed)
     inputs = [train, labels, embed]
     artifacts.check_together(*inputs)
-    estimates.announce("cluster", estimates.prepared(train, labels))
     vectors = artifacts.load_array(embed, "labels")
+    costs.announce(cost, costs.sizes_of(train, labels, embed_dim=vectors.shape[1]), settings.values)
     if p.space == "centroids":
         positives = artifacts.load_ragged(train, "positives")
         in_fit = ~artifacts.load_array(train, "is_validation")

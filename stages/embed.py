@@ -11,19 +11,44 @@ from typing import Literal
 
 import click
 
-from longtail import estimates
-from xcutils.core import artifacts, console, runtime
-from xcutils.core.params import load_params, value
+from stages import parameters
+from xcutils.core import artifacts, console, costs, runtime
+from xcutils.core.costs import BANDWIDTH, FLOAT, INT, INTERPRETER, LONG, Estimate, Host, Part, Sizes
+from xcutils.core.params import value
 from xcutils.model.checkpoints import fingerprint
-from xcutils.model.encoders import build_transformer, encode_sets, move
+from xcutils.model.encoders import encode_sets, move
 from xcutils.model.tokens import check_vocabulary
+from xcutils.model.transformer import TransformerNetwork, build_transformer, transformer_network
+
+CHUNK = 1024  # texts encoded, and kept if the stage is interrupted, at once
 
 
 @dataclass(frozen=True)
 class Params:
-    model: str  # Hugging Face name or folder
+    model: str
     pooling: Literal["mean", "cls"]
-    layers: int = value(low=0)  # layers kept; 0 = all
+    layers: int = value(low=0)
+
+
+def network(params: dict) -> TransformerNetwork:
+    """The pretrained encoder by its sizes."""
+    return transformer_network(params["embed"]["model"], params["embed"]["layers"], "embed.model")
+
+
+def cost(s: Sizes, params: dict, host: Host) -> Estimate:
+    """All embeddings of documents and labels in memory, written at the end."""
+    net = network(params)
+    texts, tokens = s.docs + s.labels, s.doc_tokens + s.label_tokens
+    vectors = FLOAT * texts * net.dim
+    parts = [
+        Part("interpreter", INTERPRETER + net.imports),
+        Part("tokens", INT * tokens + LONG * texts, mapped=True),
+        Part("encoder", net.weights, mapped=True),
+        Part("activations", net.forward(texts, tokens, host.threads, CHUNK), "lower XC_THREADS"),
+        Part("vectors", vectors, net.fewer),
+    ]
+    flops, _ = net.work(texts, tokens, train=False)
+    return Estimate("embed", parts, 6 + flops / host.speed + vectors / BANDWIDTH, vectors, on_device=True)
 
 
 @click.command()
@@ -33,13 +58,14 @@ class Params:
 @click.argument("out", type=click.Path(path_type=Path))
 @console.command
 def main(train: Path, labels: Path, tokenizer: Path, out: Path) -> None:
-    p = load_params(Params, "embed")
+    settings = parameters()
+    p = settings.section("embed", Params)
     device = runtime.start()
     inputs = [train, labels, tokenizer]
     artifacts.check_together(*inputs)
     special = artifacts.load_json(tokenizer, "special.json")
     check_vocabulary(tokenizer, p.model, "embed.model")
-    estimates.announce("embed", estimates.prepared(train, labels))
+    costs.announce(cost, costs.sizes_of(train, labels), settings.values)
     encoder = build_transformer(p.model, special, pooling=p.pooling, layers=p.layers, dropout=0.0)
     encoder = move(encoder, device)
     own = fingerprint(p.model)
@@ -47,10 +73,10 @@ def main(train: Path, labels: Path, tokenizer: Path, out: Path) -> None:
     sets = {name: artifacts.load_ragged(source, "tokens") for name, source in sources.items()}
     watch = partial(console.progress, name="embed", unit="chunk")
     with (
-        runtime.resumable("embed", p, inputs, checkpoint=own) as scratch,
+        runtime.resumable(Path(__file__), p, inputs, checkpoint=own) as scratch,
         artifacts.writing(out, name="embed", params=asdict(p), inputs=inputs) as folder,
     ):
-        for name, vectors in encode_sets(encoder, sets, chunk=1024, watch=watch, into=scratch.rows).items():
+        for name, vectors in encode_sets(encoder, sets, chunk=CHUNK, watch=watch, into=scratch.rows).items():
             artifacts.save_array(folder, name, vectors)
         facts = {"checkpoint": p.model, "pooling": p.pooling, "layers": p.layers, "sha256": own}
         artifacts.save_json(folder, "embed.json", facts)

@@ -14,66 +14,83 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from longtail import estimates
-from xcutils.core import artifacts, console, runtime
+from stages import parameters
+from xcutils.core import artifacts, console, costs, runtime
+from xcutils.core.costs import BANDWIDTH, FLOAT, INT, INTERPRETER, LONG, STEP_SECONDS, Estimate, Host, Part, Sizes
 from xcutils.core.errors import UserError
 from xcutils.core.folds import Fold, folds
-from xcutils.core.params import load_params, load_top, value
+from xcutils.core.params import value
 from xcutils.core.ragged import Ragged, concatenate
 from xcutils.core.scratch import Snapshots
-from xcutils.model.caching import encode_cached
+from xcutils.model import encoders
+from xcutils.model.caching import embed_cached
 from xcutils.model.checkpoints import fingerprint
-from xcutils.model.encoders import encode, move
-from xcutils.model.stored import Architecture, save_encoder
+from xcutils.model.costs import Network
+from xcutils.model.encoder import Encoder
+from xcutils.model.encoders import Architecture, encode, move, save_encoder
 from xcutils.model.tokens import check_vocabulary
 from xcutils.search.metrics import pair_matrix
 from xcutils.search.propensity import inverse_propensities
 from xcutils.train.auxiliary import Auxiliary
-from xcutils.train.fitting import Clustered, Judge, fit_folds, fit_model, save_outcome
-from xcutils.train.losses import contrastive, decoupled_softmax, pairwise, supcon, triplet
+from xcutils.train.clustering import balanced_cost, balanced_seconds
+from xcutils.train.fitting import (
+    Clustered,
+    Judge,
+    fit_folds,
+    fit_model,
+    save_outcome,
+    validation_cost,
+    validation_seconds,
+)
+from xcutils.train.losses import LOSSES, Pairs, offered
 from xcutils.train.mining import Miner
 from xcutils.train.samplers import ClusteredEpochs, LabelPool, first_columns, sample_positives
 from xcutils.train.training import Optimisers, Outcome, mean_cosine, put_finite
 
 COLLAPSED = 0.95  # mean cosine of random documents from which on the embeddings are taken to have fallen together
+OPTIONS = ("tau", "margin", "positives", "negatives", "weighting", "contrast", "slope")  # of losses
 
 
 @dataclass(frozen=True)
 class Params(Architecture, Clustered):
-    loss: Literal["decoupled-softmax", "supcon", "infonce", "pairwise", "contrastive", "triplet"]
-    labels: Literal["batch", "all"]  # scored in a step: those drawn for the batch, or every label
-    chunk: int = value(low=1)  # labels: all: texts encoded at once, their gradient being cached
-    tau: float = value(above=0)  # temperature of the softmax losses
-    margin: float = value(low=0, high=2)  # triplet
-    negatives: int = value(low=1)  # triplet, contrastive: hardest negatives kept per document
-    weighting: float = value(low=0)  # triplet: temperature of the negatives' weights; 0 = all alike
-    contrast: float = value(above=0, high=0.999)  # contrastive: the probability of a pair of cosine 1
-    slope: float = value(above=0)  # contrastive: how fast the probability falls with the cosine
-    positives: int = value(low=1)  # positives drawn per document and visit
-    mined: int = value(low=0)  # negatives per document and visit from its nearest labels, found again with the clusters
-    mined_from: int = value(low=1)  # so many nearest labels
-    normalise_first: bool  # add the auxiliary vector to the normalised embedding (paper) or the raw one (its code)
-    epochs: int = value(low=0)  # 0 = the encoder as it is
+    loss: str = value(among=offered(OPTIONS, draws=True))
+    labels: Literal["batch", "all"]
+    chunk: int = value(low=1)
+    tau: float = value(above=0)
+    margin: float = value(low=0, high=2)
+    negatives: int = value(low=1)
+    weighting: float = value(low=0)
+    contrast: float = value(above=0, high=0.999)
+    slope: float = value(above=0)
+    positives: int = value(low=1)
+    mined: int = value(low=0)
+    mined_from: int = value(low=1)
+    normalise_first: bool
+    epochs: int = value(low=0)
     lr: float = value(above=0)
     aux_lr: float = value(above=0)
     weight_decay: float = value(low=0)
-    cluster_from: int = value(low=1)  # first epoch (from 0) with clustered batches; before it they are random
-    recluster: int = value(low=0)  # epochs between two clusterings of the labels (dynamic clusters); 0 = never
+    cluster_from: int = value(low=1)
+    recluster: int = value(low=0)
 
     def __post_init__(self):
         super().__post_init__()
-        if self.loss == "pairwise" and not self.mined:
-            raise ValueError("loss is pairwise, which compares with mined negatives alone: set mined to 1 or more.")
-        if self.labels == "all" and self.loss not in ("decoupled-softmax", "supcon", "infonce"):
+        negatives = LOSSES[self.loss].negatives
+        if negatives == "mined" and not self.mined:
+            raise ValueError(f"loss is {self.loss}, which compares with mined negatives alone: set mined to 1 or more.")
+        if self.labels == "all" and (negatives != "all" or LOSSES[self.loss].logistic):
             raise ValueError(f"labels is all, for which loss can be a softmax alone, not {self.loss}.")
 
 
 class Siamese:
     """Encoder, auxiliary vectors and the bank of document embeddings that batches are clustered by."""
 
-    def __init__(self, encoder, docs: Ragged, labels: Ragged, positives: Ragged, label_to_aux: np.ndarray, p: Params):
+    def __init__(
+        self, encoder: Encoder, docs: Ragged, labels: Ragged, positives: Ragged, label_to_aux: np.ndarray, p: Params
+    ):
         self.encoder, self.p, self.device = encoder, p, runtime.device()
-        self.docs, self.labels, self.positives = docs, labels, positives
+        self.positives, self.n_docs, self.n_labels = positives, len(docs), len(labels)
+        self.texts = encoder.read(concatenate(docs, labels))  # documents, then labels
         self.pool, self.every = LabelPool(positives, len(labels)), np.arange(len(labels))
         self.miner: Miner | None = None
         self.aux = Auxiliary(
@@ -92,49 +109,49 @@ class Siamese:
         x, z = self._embed(docs, pool)
         put_finite(self.bank, docs, x)
         labels = F.normalize(self.aux.add(z, pool), dim=1)
-        return self._loss(x, labels, docs, pool, sampled, mined)
+        return LOSSES[self.p.loss](self._pairs(x, labels, docs, pool, sampled, mined), self.p)
 
     def _embed(self, docs: np.ndarray, pool: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         """(unit embeddings of the documents (B, D), E(z) of the pool's labels (P, D))."""
         if self.p.labels == "all":
-            x = self.encoder(self.docs.take(docs)).float()
-            return F.normalize(x, dim=1), encode_cached(self.encoder, self.labels, self.p.chunk)
-        both = self.encoder(concatenate(self.docs.take(docs), self.labels.take(pool))).float()
+            x = self.encoder.embed(self.texts.take(docs)).float()
+            labels = self.texts.take(self.n_docs + self.every)
+            return F.normalize(x, dim=1), embed_cached(self.encoder, labels, self.p.chunk)
+        both = self.encoder.embed(self.texts.take(np.concatenate([docs, self.n_docs + pool]))).float()
         return F.normalize(both[: len(docs)], dim=1), both[len(docs) :]
 
-    def _loss(self, x, labels, docs: np.ndarray, pool: np.ndarray, sampled: Ragged, mined: Ragged | None):
-        p = self.p
-        if p.loss in ("decoupled-softmax", "supcon"):
-            known = [torch.from_numpy(part).to(self.device) for part in self.pool.known(docs, pool)]
-            return (decoupled_softmax if p.loss == "decoupled-softmax" else supcon)(x, labels, *known, tau=p.tau)
-        columns = torch.from_numpy(first_columns(sampled, pool, p.positives)).to(self.device)
-        if p.loss == "infonce":  # DPR counts a document's other positives as negatives
-            rows, place = torch.nonzero(columns >= 0, as_tuple=True)
-            return supcon(x, labels, rows, columns[rows, place], tau=p.tau)
-        scores = x @ labels.T
-        positive = scores.gather(1, columns.clamp(min=0)).masked_fill(columns < 0, torch.inf)
-        if p.loss == "pairwise":
-            wrong = torch.from_numpy(first_columns(mined, pool, p.mined)).to(self.device)
-            negative = scores.gather(1, wrong.clamp(min=0)).masked_fill(wrong < 0, -torch.inf)
-            return pairwise(positive, negative, tau=p.tau)
-        is_positive = torch.from_numpy(self.pool.mask(docs, pool)).to(self.device)
-        if p.loss == "contrastive":
-            return contrastive(scores, is_positive, positive, contrast=p.contrast, slope=p.slope, k=p.negatives)
-        return triplet(scores, is_positive, positive, margin=p.margin, k=p.negatives, tau=p.weighting)
+    def _pairs(
+        self, x: torch.Tensor, labels: torch.Tensor, docs, pool: np.ndarray, sampled: Ragged, mined: Ragged | None
+    ) -> Pairs:
+        """The batch as its loss looks at it."""
+        loss, columns = LOSSES[self.p.loss], {}
+        if loss.positives != "known":
+            columns["drawn"] = self._to_device(first_columns(sampled, pool, self.p.positives))
+        if loss.negatives == "mined" and mined is not None:
+            columns["mined"] = self._to_device(first_columns(mined, pool, self.p.mined))
+        known = [self._to_device(part) for part in self.pool.known(docs, pool)]
+        return Pairs(x, labels, *known, **columns)
+
+    def _to_device(self, array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(array).to(self.device)
 
     def weights(self) -> dict[str, torch.Tensor]:
         """The live tensors that training changes."""
         aux = {"aux": self.aux.table.values, "label_to_aux": torch.from_numpy(self.aux.label_to_aux)}
         return {f"encoder.{name}": tensor for name, tensor in self.encoder.state().items()} | aux
 
-    def label_embeddings(self, chunk: int = 4096) -> np.ndarray:
+    def doc_embeddings(self, docs: np.ndarray) -> np.ndarray:
+        """(n, D) unit embeddings of these documents as they are now."""
+        return encode(self.encoder, self.texts.take(docs), read=True)
+
+    def label_embeddings(self, chunk: int = encoders.CHUNK) -> np.ndarray:
         """(L, D) n(E(z) + a), computed without gradients."""
-        out = np.zeros((len(self.labels), self.encoder.dim), dtype=np.float32)
+        out = np.zeros((self.n_labels, self.encoder.dim), dtype=np.float32)
         self.encoder.eval()
         with torch.no_grad():
             for start in range(0, len(out), chunk):
                 rows = np.arange(start, min(start + chunk, len(out)))
-                z = self.aux.add(self.encoder(self.labels.take(rows)).float(), rows)
+                z = self.aux.add(self.encoder.embed(self.texts.take(self.n_docs + rows)).float(), rows)
                 out[rows] = F.normalize(z, dim=1).cpu().numpy()
         self.encoder.train()
         return out
@@ -156,7 +173,7 @@ class Epochs(ClusteredEpochs):
         if self.recluster and epoch and epoch % self.recluster == 0 and len(model.aux):
             model.aux.recluster(model.label_embeddings(), self.seed + epoch)
         if model.miner is not None and epoch % self.refresh == 0:
-            queries = encode(model.encoder, model.docs.take(self.docs))
+            queries = model.doc_embeddings(self.docs)
             model.miner.refresh(self.docs, queries, model.label_embeddings(), seed=self.seed + epoch)
         return super().__call__(epoch, rng)
 
@@ -164,10 +181,10 @@ class Epochs(ClusteredEpochs):
 def fit(model: Siamese, fold: Fold, judge: Judge, p: Params, seed: int, snapshots: Snapshots) -> Outcome:
     """Train on the fold's documents."""
     if p.mined:
-        model.miner = Miner(model.positives.csr(len(model.labels)) + judge.excluded, p.mined_from)
+        model.miner = Miner(model.positives.csr(model.n_labels) + judge.excluded, p.mined_from)
 
     def validate(epoch: int) -> dict[str, float]:
-        docs = encode(model.encoder, model.docs.take(fold.validation))
+        docs = model.doc_embeddings(fold.validation)
         collapse = mean_cosine(docs)
         if collapse > COLLAPSED:
             raise UserError(
@@ -200,6 +217,63 @@ def save_fold(folder: Path, model: Siamese, outcome: Outcome) -> None:
     artifacts.save_array(folder, "label_to_aux", model.aux.label_to_aux)
 
 
+def network(params: dict) -> Network:
+    """The encoder by its sizes."""
+    return encoders.network(params["encoder"], "encoder")
+
+
+def cost(s: Sizes, params: dict, host: Host) -> Estimate:
+    """Weights with their moments and a copy of the best epoch, and the bank of document embeddings."""
+    p, net, k = params["encoder"], network(params), min(params["K"], s.labels)
+    docs, every = min(p["batch_size"], s.docs), p["labels"] == "all"
+    pool = s.labels if every else costs.distinct(docs * (min(p["positives"], s.per_doc) + p["mined"]), s.labels)
+    encoded = min(p["chunk"], pool) if every else pool  # labels encoded at once
+    tokens = docs * s.doc_tokens / max(1, s.docs) + encoded * s.label_tokens / max(1, s.labels)
+    texts, all_tokens = s.docs + s.labels, s.doc_tokens + s.label_tokens
+    vectors, batch = FLOAT * s.labels * net.dim, f"lower encoder.batch_size ({p['batch_size']})"
+    bank, sets = FLOAT * s.docs * net.dim, [(s.docs, s.doc_tokens), (s.labels, s.label_tokens)]
+    kept = [
+        Part("interpreter", INTERPRETER + net.imports),
+        Part("tokens and positives", INT * (all_tokens + s.positives), mapped=True),
+        Part("texts", INT * all_tokens + LONG * texts + net.prepared(texts, all_tokens)),
+        Part("pairs and offsets", LONG * (2 * s.docs + s.labels) + 20 * s.filtered + 3 * INT * s.labels),
+        Part("bank of documents", bank, net.fewer),
+    ]
+    if p["mined"]:
+        near = INT * s.docs * p["mined_from"] + 3 * LONG * s.positives
+        kept.append(Part("mined negatives", near, f"lower encoder.mined_from ({p['mined_from']})"))
+    learnt = [
+        Part("encoder, moments and best epoch", 4 * net.weights, net.smaller),
+        Part("auxiliary vectors, moments and best epoch", 4 * FLOAT * k * net.dim, f"lower K ({params['K']})"),
+    ]
+    moments = [
+        [
+            *learnt,
+            Part("batch", net.step(docs + encoded, tokens), batch),
+            Part("scores", LOSSES[p["loss"]].step_bytes(docs, pool), batch),
+            *([Part("label vectors and their gradients", 8 * vectors, "set encoder.labels to batch")] if every else []),
+        ],
+        [*learnt, Part("label vectors", vectors, net.fewer), *validation_cost(s, net)],
+        [
+            Part("encoder", 3 * net.weights, net.smaller),
+            *net.start(sets),
+        ],
+    ]
+    clusters = 0.0
+    if p["cluster_from"] < p["epochs"]:
+        moments.append([*learnt, Part("copy of the bank", bank, net.fewer), *balanced_cost(s.docs, net.dim, host)])
+        once = balanced_seconds(s.docs, s.docs // 8, net.dim)
+        clusters = (p["epochs"] - p["cluster_from"]) / p["refresh"] * once
+    flops, moved = net.work(docs + encoded, tokens, train=True)
+    if every:  # each chunk is encoded once more for its gradient
+        flops, moved = (part * 4 / 3 * (docs + pool) / (docs + encoded) for part in (flops, moved))
+    step = (flops + 6 * docs * pool * net.dim) / host.speed + (moved + 6 * FLOAT * docs * pool) / BANDWIDTH
+    steps = p["epochs"] * s.docs / docs * (step + STEP_SECONDS)
+    seconds = 5 + s.fits * (steps + clusters) + p["epochs"] * validation_seconds(s, net, host)
+    disk = s.fits * (net.weights + FLOAT * k * net.dim + INT * s.labels)
+    return Estimate("encoder", costs.fullest(kept, moments), seconds, disk, on_device=True)
+
+
 @click.command()
 @click.argument("train_dir", metavar="TRAIN", type=click.Path(exists=True, path_type=Path))
 @click.argument("labels_dir", metavar="LABELS", type=click.Path(exists=True, path_type=Path))
@@ -208,7 +282,8 @@ def save_fold(folder: Path, model: Siamese, outcome: Outcome) -> None:
 @click.argument("out", type=click.Path(path_type=Path))
 @console.command
 def main(train_dir: Path, labels_dir: Path, tokenizer: Path, cluster: Path, out: Path) -> None:
-    p, seed = load_params(Params, "encoder"), load_top().seed
+    settings = parameters()
+    p, seed = settings.section("encoder", Params), settings.top.seed
     device = runtime.start(seed)
     inputs = [train_dir, labels_dir, tokenizer, cluster]
     artifacts.check_together(*inputs)
@@ -218,9 +293,9 @@ def main(train_dir: Path, labels_dir: Path, tokenizer: Path, cluster: Path, out:
     label_to_aux = artifacts.load_array(cluster, "label_to_aux")
     special = artifacts.load_json(tokenizer, "special.json")
     check_vocabulary(tokenizer, p.model, "encoder.model")
-    estimates.announce("encoder", estimates.prepared(train_dir, labels_dir))
+    costs.announce(cost, costs.sizes_of(train_dir, labels_dir), settings.values)
     excluded = pair_matrix(artifacts.load_array(train_dir, "filter"), (len(docs), len(labels)))
-    judge = Judge(positives, excluded, inverse_propensities(train_dir, labels_dir), p.tail)
+    judge = Judge(positives, excluded, inverse_propensities(train_dir, labels_dir), p.tail, device)
 
     def fit_fold(fold: Fold, snapshots: Snapshots, folder: Path) -> None:
         torch.manual_seed(seed)
@@ -230,7 +305,7 @@ def main(train_dir: Path, labels_dir: Path, tokenizer: Path, cluster: Path, out:
 
     refit = artifacts.load_json(train_dir, "meta.json")["refit"]
     with (
-        runtime.resumable("encoder", p, inputs, seed=seed, checkpoint=fingerprint(p.model)) as scratch,
+        runtime.resumable(Path(__file__), p, inputs, seed=seed, checkpoint=fingerprint(p.model)) as scratch,
         artifacts.writing(out, name="encoder", params=asdict(p) | {"seed": seed}, inputs=inputs) as folder,
     ):
         fit_folds(folds(is_validation, refit), fit_fold, scratch, folder)

@@ -13,26 +13,36 @@ import click
 import numpy as np
 from scipy import sparse
 
-from longtail import estimates
-from xcutils.core import artifacts, console, runtime
+from stages import parameters
+from xcutils.core import artifacts, console, costs, runtime
+from xcutils.core.costs import FLOAT, INT, INTERPRETER, LONG, Estimate, Host, Part, Sizes
 from xcutils.core.folds import folds
-from xcutils.core.params import load_params, load_top, value
+from xcutils.core.params import value
 from xcutils.core.ragged import Ragged
-from xcutils.train.correlations import choose_labels, co_occurrence, glas, keep_own, random_walk
+from xcutils.train.correlations import (
+    PAIRS,
+    WALKS,
+    choose_labels,
+    co_occurrence,
+    glas,
+    keep_own,
+    random_walk,
+)
+from xcutils.train.points import count_points, count_targets
 
 
 @dataclass(frozen=True)
 class Params:
-    labels: float = value(low=0, high=1)  # share of the labels whose texts become points; 0 = none, which is without
-    order: Literal["uniform", "tail"]  # which of them: drawn uniformly, or the rarest first
+    labels: float = value(low=0, high=1)
+    order: Literal["uniform", "tail"]
     targets: Literal["co-occurrence", "glas", "random-walk", "self"]
-    delta: float = value(low=0, high=1)  # weaker targets are left out
-    own: float = value(low=0, high=1)  # share of a label text's targets that its own label has at least
-    docs: bool  # train on the documents too; false: on label texts alone
-    same_size: bool  # draw as many points from documents and label texts together as there are documents
-    walk: int = value(low=1)  # random-walk: steps
-    reset: float = value(low=0, high=1)  # random-walk: probability of going back to the start
-    top: int = value(low=1)  # random-walk: labels kept
+    delta: float = value(low=0, high=1)
+    own: float = value(low=0, high=1)
+    docs: bool
+    same_size: bool
+    walk: int = value(low=1)
+    reset: float = value(low=0, high=1)
+    top: int = value(low=1)
 
     def __post_init__(self):
         if not self.docs and self.labels == 0:
@@ -80,6 +90,30 @@ def points(docs: np.ndarray, positives: Ragged, n_labels: int, p: Params, seed: 
     }
 
 
+def cost(s: Sizes, params: dict, host: Host) -> Estimate:
+    """A fit's positives, by document and by label; the targets of all labels, first as blocks and then in one piece."""
+    p, pair = params["gandalf"], INT + FLOAT
+    texts, _, written = count_points(s, p)
+    kept = [Part("interpreter", INTERPRETER), Part("positives", INT * s.positives + LONG * s.docs, mapped=True)]
+    moments = [[Part("positives of a fit", 3 * LONG * s.positives)]]
+    seconds = 4e-8 * s.positives
+    if texts:
+        walks, own = p["targets"] == "random-walk", p["targets"] == "self"
+        met = 0 if own else 2 * s.positives**2 / max(1, s.docs)  # pairs of labels in one document: long ones have most
+        counted = 65 * min(s.labels, WALKS) * p["walk"] if walks else 30 * min(met, PAIRS)
+        seconds += 3e-7 * s.labels * p["walk"] if walks else 4e-8 * met
+        fewer = f"lower gandalf.top ({p['top']})" if walks else f"raise gandalf.delta ({p['delta']:g})"
+        moments.append(
+            [
+                Part("positives by document and by label", 2 * pair * s.positives + LONG * (s.docs + s.labels)),
+                Part("walks" if walks else "counts", counted, f"lower gandalf.walk ({p['walk']})" if walks else ""),
+                Part("targets, twice", 2 * pair * s.labels * count_targets(s, p), fewer),
+            ]
+        )
+    disk = s.fits * (INT * s.docs + (INT + LONG) * texts + pair * written)
+    return Estimate("gandalf", costs.fullest(kept, moments), 3 + s.fits * seconds, disk)
+
+
 @click.command()
 @click.argument("train", type=click.Path(exists=True, path_type=Path))
 @click.argument("labels", type=click.Path(exists=True, path_type=Path))
@@ -87,11 +121,12 @@ def points(docs: np.ndarray, positives: Ragged, n_labels: int, p: Params, seed: 
 @console.params_file
 @console.command
 def main(train: Path, labels: Path, out: Path, file: Path) -> None:
-    p, seed = load_params(Params, "gandalf", file), load_top(file).seed
+    settings = parameters(file)
+    p, seed = settings.section("gandalf", Params), settings.top.seed
     runtime.start(seed)
     inputs = [train, labels]
     artifacts.check_together(*inputs)
-    estimates.announce("gandalf", estimates.prepared(train, labels), file)
+    costs.announce(cost, costs.sizes_of(train, labels), settings.values)
     positives = artifacts.load_ragged(train, "positives")
     n_labels = len(artifacts.load_array(labels, "frequency"))
     refit = artifacts.load_json(train, "meta.json")["refit"]

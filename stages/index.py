@@ -1,6 +1,6 @@
-"""HNSW graphs over the label embeddings, the classifiers, and the training documents (retrieval memory).
+"""An index over the label embeddings, the classifiers, and the training documents (retrieval memory).
 
-reads   the vectors of the last fit that the named stages wrote, of a name the last one's:
+reads   the vectors of the last fit that the named stages wrote, where two wrote one of the same name the later one's:
         labels, classifiers (L, D), docs (N, D), of the unified method also concatenated (L, 2D)
 writes  <name>.hnsw of each and index.json {name: {dim, count}}; no graphs when exact search is asked for
 """
@@ -9,26 +9,46 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
 
 import click
 
-from longtail import estimates
-from xcutils.core import artifacts, console, runtime
+from stages import parameters
+from xcutils.core import artifacts, console, costs, runtime
+from xcutils.core.costs import FLOAT, INTERPRETER, Estimate, Host, Part, Sizes
 from xcutils.core.folds import last_fold
-from xcutils.core.params import load_params, load_top, value
+from xcutils.core.params import value
 from xcutils.core.scratch import move_part
-from xcutils.rank.assembly import vectors_of
-from xcutils.search.neighbours import GraphDrafts, build_graph, save_graph
+from xcutils.search.hnsw import Building
+from xcutils.search.searched import vectors_of
+from xcutils.search.searcher import EXACT, INDEXES, SEARCHES, file_of
 
 
 @dataclass(frozen=True)
 class Params:
-    search: Literal["hnsw", "exact"]
-    m: int = value(low=2, high=1024)  # links per vector
-    ef_construction: int = value(low=1)  # vectors looked at per insertion
-    block: int = value(low=1000)  # vectors after which a growing graph is saved; a change gives another, as good graph
-    threads: int = value(low=1)  # per graph; more than one is faster and not repeatable to the bit
+    search: str = value(among=SEARCHES)
+    m: int = value(low=2, high=1024)
+    ef_construction: int = value(low=1)
+    block: int = value(low=1000)
+    threads: int = value(low=1)
+
+    def building(self, seed: int) -> Building:
+        return Building(self.m, self.ef_construction, self.block, self.threads, seed)
+
+
+def cost(s: Sizes, params: dict, host: Host) -> Estimate:
+    """Three graphs at a time, each with its own copy of the vectors."""
+    p, parts = params["index"], [Part("interpreter", INTERPRETER)]
+    if p["search"] == EXACT:
+        return Estimate("index", parts, 3, 0)
+    kind, count = INDEXES[p["search"]], 2 * s.labels + s.docs
+    parts += [
+        Part("vectors", FLOAT * count * s.dim, mapped=True),
+        *kind.cost(count, s.dim, p["m"]),
+        *kind.building_cost([s.labels, s.labels, s.docs], s.dim),
+    ]
+    at_once = max(1, min(3 * p["threads"], host.threads))
+    seconds = 3 + count / at_once * kind.seconds(p["ef_construction"], p["m"], max(s.labels, s.docs), s.dim)
+    return Estimate("index", parts, seconds, kind.disk(count, s.dim, p["m"]))
 
 
 @click.command()
@@ -38,38 +58,39 @@ class Params:
 @console.params_file
 @console.command
 def main(train: Path, stages: tuple[Path, ...], out: Path, file: Path) -> None:
-    p, seed = load_params(Params, "index", file), load_top(file).seed
+    settings = parameters(file)
+    p, seed = settings.section("index", Params), settings.top.seed
     runtime.start(seed)
     inputs = [train, *stages]
     artifacts.check_together(*inputs)
-    fit = last_fold(artifacts.load_json(train, "meta.json")["refit"])
-    sources = vectors_of(stages, fit)
-    estimates.announce("index", estimates.prepared(train, len(sources["labels"])), file)
-    settings = {"m": p.m, "ef_construction": p.ef_construction, "block": p.block, "seed": seed, "threads": p.threads}
-    facts = {name: {"dim": int(v.shape[1]), "count": len(v)} for name, v in sources.items()}
+    sources = vectors_of(stages, last_fold(artifacts.load_json(train, "meta.json")["refit"]))
+    sizes = costs.sizes_of(train, len(sources["labels"]), dim=sources["docs"].shape[1])
+    costs.announce(cost, sizes, settings.values)
     with (
-        runtime.resumable("index", p, inputs, seed=seed) as scratch,
+        runtime.resumable(Path(__file__), p, inputs, seed=seed) as scratch,
         artifacts.writing(out, name="index", params=asdict(p) | {"seed": seed}, inputs=inputs) as folder,
     ):
         stop = threading.Event()
 
         def build(name: str) -> Path:
-            """The part that holds the finished graph; one thread builds it, so that it can be repeated."""
-            drafts = GraphDrafts(scratch.folder / f"{name}.snapshots", scratch.say)
+            """The part that holds the finished index; one thread builds it, so that it can be repeated."""
+            drafts, file = scratch.folder / f"{name}.snapshots", file_of(name, p.search)
 
             def make(part: Path) -> None:
-                save_graph(build_graph(sources[name], **settings, drafts=drafts, stop=stop), part / f"{name}.hnsw")
+                options = {"drafts": drafts, "say": scratch.say, "stop": stop}
+                INDEXES[p.search].build(sources[name], part / file, p.building(seed), **options)
 
             return scratch.part(name, make)
 
-        if p.search == "hnsw":
+        if p.search != EXACT:
             with ThreadPoolExecutor() as pool:
                 try:
                     for part in console.progress(pool.map(build, sources), "index", total=len(sources)):
                         move_part(part, folder)
-                except BaseException:  # Ctrl-C, or a graph that could not be built: the others are not waited for
+                except BaseException:  # Ctrl-C, or an index that could not be built: the others are not waited for
                     stop.set()
                     raise
+        facts = {name: {"dim": int(v.shape[1]), "count": len(v)} for name, v in sources.items()}
         artifacts.save_json(folder, "index.json", {"search": p.search, "vectors": facts})
 
 

@@ -18,14 +18,18 @@ import click
 import numpy as np
 from tokenizers import Tokenizer
 
+from stages import parameters
 from xcutils.core import artifacts, console, runtime
-from xcutils.core.params import load_all, load_params, value
+from xcutils.core.costs import INT, INTERPRETER, LONG, Estimate, Host, Part, Sizes
+from xcutils.core.params import value
 from xcutils.core.ragged import Ragged, concatenate, from_strings
 from xcutils.data.corpora import Corpus, Dataset, split_validation
 from xcutils.data.datasets import load_dataset
 from xcutils.data.skips import REPORT
 from xcutils.data.summaries import check_trainable, frequencies, statistics, table
-from xcutils.model.checkpoints import check_transformer, checkpoint_folder, weight_files
+from xcutils.model.checkpoints import checkpoint_folder, weight_files
+from xcutils.model.costs import VOCABULARY
+from xcutils.model.encoders import check_architecture
 from xcutils.model.tokens import check_vocabulary, fill_empty, load_tokenizer, special_ids, tokenize
 
 STEP = 1 << 16  # texts between two looks at the progress
@@ -34,11 +38,11 @@ SHOWN = 5  # skipped rows
 
 @dataclass(frozen=True)
 class Params:
-    tokenizer: str  # a local folder or a model's name
-    max_tokens: int = value(low=3)  # the two special tokens included
-    validation: float = value(above=0, high=0.5)  # share of the training docs
-    bad_rows: float = value(low=0, high=1)  # share of a file's rows that may be skipped
-    refit: bool  # final models: fit on training and validation docs together, once the choices are made
+    tokenizer: str
+    max_tokens: int = value(low=3)  # two special tokens and one of the text
+    validation: float = value(above=0, high=0.5)
+    bad_rows: float = value(low=0, high=1)
+    refit: bool
 
 
 @dataclass(frozen=True)
@@ -56,16 +60,14 @@ def encode(tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int, name: st
     return concatenate(*(tokenize(tokenizer, texts[first : first + STEP], max_tokens) for first in firsts))
 
 
-def check_models(p: Params) -> None:
-    """Refuse what later stages could not use before anything long is done: parameters that are missing, and
-    checkpoints that do not go with the tokenizer."""
-    params = load_all()
-    for section in ("embed", "encoder"):
-        model = params[section]["model"]
-        check_vocabulary(checkpoint_folder(p.tokenizer), model, f"{section}.model")
-        weight_files(model)
-        if params[section].get("kind", "transformer") == "transformer":
-            check_transformer(model, params[section]["layers"], p.max_tokens)
+def check_models(params: dict) -> None:
+    """Refuse checkpoints that later stages could not use before anything long is done."""
+    p = params["prepare"]
+    for section in ({"kind": "transformer", **params["embed"]}, params["encoder"]):
+        name = f"{'encoder' if section is params['encoder'] else 'embed'}.model"
+        check_vocabulary(checkpoint_folder(p["tokenizer"]), section["model"], name)
+        weight_files(section["model"])
+        check_architecture(section, p["max_tokens"])
 
 
 def save_corpus(folder: Path, corpus: Corpus, tokens: Ragged, pairs: np.ndarray) -> None:
@@ -105,6 +107,22 @@ def save_tokenizer(out: Path, tokenizer: Tokenizer, p: Params) -> None:
         artifacts.save_json(folder, "special.json", special)
 
 
+def cost(s: Sizes, params: dict, host: Host) -> Estimate:
+    """Ids and texts as Python strings, tokens and positives as arrays."""
+    count, tokens = s.docs + s.labels + s.test, s.doc_tokens + s.label_tokens + s.test_tokens
+    text = 5 * tokens  # bytes of the texts themselves
+    parts = [
+        Part("interpreter", INTERPRETER + VOCABULARY),
+        Part("ids and texts", count * 2 * 66 + 2 * text),
+        Part("their bytes", count * 2 * 42 + text),
+        Part("tokens", 3 * INT * tokens, "lower prepare.max_tokens"),
+        Part("positives", s.positives * 2 * (INT + INT)),
+        Part("table of ids", 110 * count),
+    ]
+    disk = INT * tokens + INT * s.positives + 2 * LONG * count * 3 + text + 12 * count
+    return Estimate("prepare", parts, 3 + count * 45e-6 + tokens * 1e-6, disk)
+
+
 @click.command()
 @click.argument("dataset", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
@@ -112,8 +130,9 @@ def save_tokenizer(out: Path, tokenizer: Tokenizer, p: Params) -> None:
 def main(dataset: Path, out: Path) -> None:
     """Prepare the folder or file DATASET and write the folders of OUT."""
     runtime.start()
-    p = load_params(Params, "prepare")
-    check_models(p)
+    settings = parameters()
+    p = settings.section("prepare", Params)
+    check_models(settings.values)
     tokenizer = load_tokenizer(p.tokenizer)
     special_ids(tokenizer)  # a tokenizer of another style is refused before the long work
     data = load_dataset(dataset)

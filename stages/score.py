@@ -8,43 +8,48 @@ from pathlib import Path
 
 import click
 import numpy as np
+import torch
 
-from longtail import estimates
-from xcutils.core import artifacts, console, runtime
+from stages import parameters
+from xcutils.core import artifacts, console, costs, runtime
+from xcutils.core.costs import Estimate, Host, Sizes
 from xcutils.core.folds import last_fold
-from xcutils.core.params import load_params
-from xcutils.model.encoders import encode
+from xcutils.core.pipelines import MODULAR
+from xcutils.model.encoders import encode, load_encoder, network
 from xcutils.model.pretrained import build_pretrained
-from xcutils.model.stored import load_encoder
-from xcutils.rank import bm25
+from xcutils.model.transformer import transformer_network
+from xcutils.rank import bm25, scoring
 from xcutils.rank.assembly import choosing_predictor, final_predictor
-from xcutils.rank.scoring import DEPTH, ScoreParams, Split, final_rankings, fuse, load_split, save_score, search_width
-from xcutils.search.metrics import without
-from xcutils.search.neighbours import exact
+from xcutils.rank.scoring import DEPTH, Result, ScoreParams, Split, final_rankings, fuse, load_split, search_width
+from xcutils.search.exact import exact
+from xcutils.search.metrics import Truth, without
 from xcutils.search.propensity import inverse_propensities
 
 Params = ScoreParams
 
 
-def single_rankings(split: Split, encoders: dict, width: int) -> dict[str, np.ndarray]:
-    """The rankings of encoders searched exactly: row name -> (Q, width)."""
-    return {
-        name: exact(encode(encoder, split.tokens, chunk=1024), vectors, width)[0]
-        for name, (encoder, vectors) in encoders.items()
-    }
+def cost(s: Sizes, params: dict, host: Host) -> Estimate:
+    """With the rows of BM25 and of the pretrained encoder, which this pipeline has."""
+    pretrained = transformer_network(params["embed"]["model"], params["embed"]["layers"], "embed.model")
+    net = network(params["encoder"], "encoder")
+    return scoring.cost(s, params, host, net=net, pretrained=pretrained, lexical=True, rows=len(MODULAR.rows))
 
 
-def load_rows(prepare: Path, embed: Path, encoder: Path, augment: Path) -> dict:
-    """Row name -> (encoder, label vectors) of the rows that are one encoder's search."""
+def encoder_rankings(
+    split: Split, prepare: Path, embed: Path, encoder: Path, augment: Path, device: torch.device
+) -> dict[str, np.ndarray]:
+    """The rows that are one encoder's exact search, before the classifiers: row -> (Q, width)."""
+    width = search_width(split.excluded)
     special = artifacts.load_json(prepare / "tokenizer", "special.json")
-    zero_shot = build_pretrained(artifacts.load_json(embed, "embed.json"), special)
     fit = last_fold(artifacts.load_json(prepare / "train", "meta.json")["refit"])
-    trained = load_encoder(encoder / fit)
-    return {
+    zero_shot = encode(build_pretrained(artifacts.load_json(embed, "embed.json"), special), split.tokens, chunk=1024)
+    trained = encode(load_encoder(encoder / fit, device), split.tokens, chunk=1024)
+    rows = {
         "zero-shot": (zero_shot, artifacts.load_array(embed, "labels")),
         "encoder-no-aux": (trained, artifacts.load_array(augment / fit, "plain")),
         "encoder": (trained, artifacts.load_array(augment / fit, "labels")),
     }
+    return {name: exact(queries, vectors, width, device=device)[0] for name, (queries, vectors) in rows.items()}
 
 
 @click.command()
@@ -58,30 +63,25 @@ def load_rows(prepare: Path, embed: Path, encoder: Path, augment: Path) -> dict:
 @click.argument("out", type=click.Path(path_type=Path))
 @console.command
 def main(prepare, embed, encoder, augment, classifier, index, metrics, out) -> None:
-    p = load_params(Params, "score")
-    runtime.start()
-    parts = [
-        *(prepare / part for part in ("train", "labels", "tokenizer", "test")),
-        embed,
-        encoder,
-        augment,
-        classifier,
-    ]
-    parts.append(index)
+    settings = parameters()
+    p = settings.section("score", Params)
+    device = runtime.start()
+    train, labels, tokenizer, test_dir = (prepare / part for part in ("train", "labels", "tokenizer", "test"))
+    parts = [train, labels, tokenizer, test_dir, embed, encoder, augment, classifier, index]
     artifacts.check_together(*parts)
-    estimates.announce("score", estimates.prepared(prepare / "train", prepare / "labels", prepare / "test"))
-    inverse = inverse_propensities(prepare / "train", prepare / "labels")
-    fusion = fuse(choosing_predictor(prepare, [augment, classifier], p.settings()), prepare / "train", inverse, p)
-    test = load_split(prepare / "test", len(inverse))
-    predictor = final_predictor(prepare, [augment, classifier], index, p.settings())
-    encoders, width = load_rows(prepare, embed, encoder, augment), search_width(test.excluded)
-    rankings = {"BM25": bm25.search(test.tokens, artifacts.load_ragged(prepare / "labels", "tokens"), width)[0]}
-    rankings |= single_rankings(test, encoders, width)
+    costs.announce(cost, costs.sizes_of(train, labels, test_dir), settings.values)
+    inverse, searched = inverse_propensities(train, labels), [augment, classifier]
+    fusion = fuse(choosing_predictor(prepare, searched, p.settings(), inverse, device), train, inverse, p)
+    test = load_split(test_dir, len(inverse))
+    label_tokens = artifacts.load_ragged(labels, "tokens")
+    rankings = {"BM25": bm25.search(test.tokens, label_tokens, search_width(test.excluded))[0]}
+    rankings |= encoder_rankings(test, prepare, embed, encoder, augment, device)
     rankings = {name: without(ranking, test.excluded)[:, :DEPTH] for name, ranking in rankings.items()}
-    rankings |= final_rankings(predictor, fusion, test)
-    rankings.pop("similarity")  # the encoder's row is the same search, exact and by M1's encoder
-    found = {"rankings": rankings, "split": test, "predictor": predictor, "fusion": fusion, "inverse": inverse}
-    save_score(metrics, out, p, parts, prepare / "labels", **found)
+    predictor = final_predictor(prepare, searched, index, p.settings(), inverse, device)
+    searches, recalls = final_rankings(predictor, fusion, test)
+    searches.pop("similarity")  # the encoder's row is the same search, exact and by M1's encoder
+    result = Result(rankings | searches, recalls, fusion, Truth(test.truth, inverse))
+    result.save(metrics, out, p, parts, labels)
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""The papers' findings and the sweeps of K and encoders, each comparison a DVC experiment."""
+"""The papers' findings and the sweeps of K, losses and encoders: every comparison is a DVC experiment."""

@@ -1,4 +1,4 @@
-"""The default dataset with fewer labels to a document, as the papers' data have them, for study/findings.py."""
+"""The default dataset with fewer labels to a document, as the papers' data have them: data/raw/hpo-3 of the study."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from xcutils.data.corpora import Corpus, Dataset, from_pairs
 from xcutils.data.datasets import load_dataset, write_xc
 
 PER_DOC = 3  # labels that a training document keeps; five documents to a label are left, as in AmazonTitles-131K
-FULL, SPARSE = "data/raw/hpo", f"data/raw/hpo-{PER_DOC}"
+FULL = "data/raw/hpo"
+SPARSE = f"{FULL}-{PER_DOC}"
 
 
 def thin(docs: Corpus, per_doc: int, seed: int = 0) -> Corpus:
@@ -24,14 +25,22 @@ def thin(docs: Corpus, per_doc: int, seed: int = 0) -> Corpus:
 
 
 def make_sparse(data: Dataset, per_doc: int = PER_DOC) -> Dataset:
-    """The dataset with thinned training documents; labels without one go, test documents keep all others."""
+    """The dataset with thinned training documents.
+
+    A label without a training document is removed; a test document keeps all of its labels that are left.
+    """
     train = thin(data.train, per_doc)
     left = np.unique(train.positives.values)
     label_to_new = np.full(len(data.label_ids), -1)
     label_to_new[left] = np.arange(len(left))
-    ids, texts = ([items[label] for label in left] for items in (data.label_ids, data.label_texts))
-    name, train, test = f"{data.name}-{per_doc}", train.relabelled(label_to_new), data.test.relabelled(label_to_new)
-    return replace(data, name=name, train=train, test=test, label_ids=ids, label_texts=texts)
+    return replace(
+        data,
+        name=f"{data.name}-{per_doc}",
+        train=train.relabelled(label_to_new),
+        test=data.test.relabelled(label_to_new),
+        label_ids=[data.label_ids[label] for label in left],
+        label_texts=[data.label_texts[label] for label in left],
+    )
 
 
 def write_sparse(root: Path) -> None:

@@ -5,9 +5,9 @@ python -m study.sweep [k | loss | encoder ...] [--docs docs] [-S NAME=VALUE ...]
 reads   params.yaml; the experiments `sweep-*` of this repository
 writes  docs/sweeps.md, docs/sweep-{k,loss,encoder}.png; missing experiments (dvc exp run --queue)
 
-An experiment of a setting's name whose parameters are the setting's is kept, so a sweep that was stopped goes on where
-it was; the queue itself goes on when this command is stopped (`dvc queue stop --kill` ends it). Experiments run in a
-checkout of HEAD of their own: files that git does not know are not there. Stages whose code, input and parameters are
+An experiment that has the name and the parameters of a row is kept, so a sweep that was stopped goes on where it was;
+the queue itself goes on when this command is stopped (`dvc queue stop --kill` ends it). Each experiment runs in a
+checkout of HEAD of its own, where files that git does not know are missing. Stages whose code, input and parameters are
 known come from DVC's run cache.
 """
 
@@ -20,39 +20,36 @@ from typing import Any
 
 import click
 
+from longtail.recipes import flat
+from stages import check_parameters
+from study import code
 from study.experiments import (
     ROOT,
     Experiment,
     as_text,
-    changed,
     differences,
     dvc,
-    flat,
-    other_code,
-    parse,
+    last_lines,
     results,
-    tail,
     warn_of_changes,
+    with_values,
 )
+from study.variants import TOKENS, TRANSFORMER, TRIPLET
 from xcutils.core import console, params
 from xcutils.core.errors import UserError
+from xcutils.core.pipelines import MODULAR
 
-POLL = 20  # seconds between two looks at the queue
-LOST = 4  # looks without a worker after which it is taken to be gone: a busy machine may miss to answer once
-STARTS = 3  # workers started again before giving up
-
+PARAMS = str(MODULAR.params)
+PAUSE = 20  # seconds between two looks at the queue
+LOOKS = 4  # without a worker, after which it is taken to be gone: a busy machine may fail to answer once
+STARTS = 3  # of a worker, after which the sweep gives up
 KS = (0, 512, 2048, 4096, 65536)
-# The papers' loss over the default bag, and over tokens alone (no n-grams): the gain of auxiliary vectors is larger
-# where the encoder itself can do less.
-TRIPLET = {"encoder.loss": "triplet", "encoder.lr": 0.001, "encoder.aux_lr": 0.005, "encoder.epochs": 15}
-TOKENS = {**TRIPLET, "encoder.ngrams": 1, "encoder.aux_lr": 0.01, "encoder.patience": 0}
 LOSSES: dict[str, dict] = {
     "triplet": TRIPLET,
     "triplet-tokens": TOKENS,
     "decoupled-softmax": {},
 }
 # Each encoder with what it needs and what two cores can afford; `{}` is params.yaml as it is.
-TRANSFORMER = {"encoder.kind": "transformer", "encoder.lr": 0.0001, "encoder.epochs": 1, "encoder.positives": 1}
 ENCODERS: dict[str, dict] = {
     "bag-of-embeddings": {},
     "bi-gru": {"encoder.kind": "bi-gru", "encoder.epochs": 4, "encoder.positives": 2},
@@ -83,7 +80,7 @@ SWEEPS = {  # name: title, what the reader should know
 
 
 @dataclass(frozen=True)
-class Setting:
+class Row:
     """One row of a sweep: `group` without or with K auxiliary vectors, and what is changed for it in params.yaml."""
 
     group: str
@@ -92,7 +89,7 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """The experiment's name; settings of equal name are one experiment, whichever sweeps they stand in."""
+        """The experiment's name; rows of equal name are one experiment, whichever sweeps they are in."""
         return f"sweep-{self.group}-K{self.k}"
 
     @property
@@ -101,30 +98,30 @@ class Setting:
         return [word for name, value in self.changes for word in ("-S", f"{name}={as_text(value)}")]
 
 
-# --- settings ---------------------------------------------------------------------------------------------------------
+# --- rows -------------------------------------------------------------------------------------------------------------
 
 
-def settings(sweep: str, tree: dict, extra: dict[str, Any] | None = None) -> list[Setting]:
+def make_rows(sweep: str, tree: dict, extra: dict[str, Any] | None = None) -> list[Row]:
     """The sweep's rows.
 
     tree   params.yaml
     extra  changes made to every row, e.g. {"encoder.epochs": 1}
     """
-    pair = (0, tree["K"])
+    without_and_with = (0, tree["K"])
 
-    def row(group: str, k: int, changes: dict) -> Setting:
-        return Setting(group, k, tuple({"K": k, **changes, **(extra or {})}.items()))
+    def row(group: str, k: int, changes: dict) -> Row:
+        return Row(group, k, tuple({"K": k, **changes, **(extra or {})}.items()))
 
     if sweep == "k":
         return [row(tree["encoder"]["loss"], k, {}) for k in KS]
     if sweep == "loss":
-        return [row(loss, k, changes) for loss, changes in LOSSES.items() for k in pair]
-    return [row(group, k, {**changes, **FROZEN}) for group, changes in ENCODERS.items() for k in pair]
+        return [row(loss, k, changes) for loss, changes in LOSSES.items() for k in without_and_with]
+    return [row(group, k, {**changes, **FROZEN}) for group, changes in ENCODERS.items() for k in without_and_with]
 
 
-def experiment(tree: dict, row: Setting) -> Experiment:
+def experiment(tree: dict, row: Row) -> Experiment:
     """The row's experiment, from params.yaml as it is."""
-    return Experiment(row.name, {"params.yaml": flat(changed(tree, dict(row.changes)))})
+    return Experiment(row.name, {PARAMS: flat(with_values(tree, dict(row.changes)))})
 
 
 # --- DVC's queue ------------------------------------------------------------------------------------------------------
@@ -144,28 +141,28 @@ def read_status(text: str) -> tuple[dict[str, str], int, int]:
 
 def metrics_of(wanted: list[Experiment]) -> dict[str, dict]:
     """{experiment: metrics.json} of those that are there."""
-    found = results(wanted)
+    found, current = results(wanted), code.current()
     for name, (commit, _) in found.items():
-        if files := other_code(commit):
-            console.say(f"{name} was run with an older {', '.join(files)}: --fresh runs it again.")
+        if code.digest_at(commit, MODULAR) not in current:
+            console.say(f"{name} was run with older code: --fresh runs it again.")
     return {name: metrics for name, (_, metrics) in found.items()}
 
 
-def queue(missing: list[Setting]) -> None:
-    """Put the settings into the queue, in place of older tasks and experiments of their names."""
+def queue(missing: list[Row]) -> None:
+    """Put the rows into the queue, in place of older tasks and experiments of their names."""
     states, *_ = read_status(dvc("queue", "status"))
     known = set(dvc("exp", "list", "--name-only").split())
-    for setting in missing:
-        if setting.name in states:
-            dvc("queue", "remove", setting.name)
-        if setting.name in known:
-            dvc("exp", "remove", setting.name)
-        dvc("exp", "run", "--queue", "--name", setting.name, *setting.overrides)
-        console.say(f"queued {setting.name}: {' '.join(setting.overrides)}")
+    for row in missing:
+        if row.name in states:
+            dvc("queue", "remove", row.name)
+        if row.name in known:
+            dvc("exp", "remove", row.name)
+        dvc("exp", "run", "--queue", "--name", row.name, *row.overrides)
+        console.say(f"queued {row.name}: {' '.join(row.overrides)}")
 
 
 def finish(names: list[str], minutes: float) -> None:
-    """What an earlier call left: its queued experiments are taken back, the running one is waited for."""
+    """Take back the experiments that an earlier call left in the queue, and wait for the one that is running."""
     states, *_ = read_status(dvc("queue", "status"))
     queued = [name for name in names if states.get(name) == "Queued"]
     if queued:
@@ -175,7 +172,9 @@ def finish(names: list[str], minutes: float) -> None:
 
 def wait(names: list[str], minutes: float) -> None:
     """Run the queue and come back when none of the experiments is queued or running; a UserError if one failed."""
-    silent, starts, before, since = 0, 0, {}, time.monotonic()
+    idle_looks = 0  # one after the other, at which nobody did the work
+    starts = 0
+    before, since = {}, time.monotonic()
     while True:
         states, active, idle = read_status(dvc("queue", "status"))
         states = {name: states[name] for name in names if name in states}
@@ -185,23 +184,28 @@ def wait(names: list[str], minutes: float) -> None:
         running = [name for name, state in states.items() if state == "Running"]
         if not running and "Queued" not in states.values():
             break
-        silent = silent + 1 if not active and (running or not idle) else 0  # looks at which nobody did the work
-        check_queue(running, silent, starts, time.monotonic() - since > 60 * minutes)
-        if not running and not active and not idle and (starts == 0 or silent % LOST == 0):
+        idle_looks = idle_looks + 1 if not active and (running or not idle) else 0
+        check_queue(running, idle_looks, starts, time.monotonic() - since > 60 * minutes)
+        if not running and not active and not idle and (starts == 0 or idle_looks % LOOKS == 0):
             dvc("queue", "start", "--jobs", "1")
             starts += 1
-        time.sleep(POLL)
+        time.sleep(PAUSE)
     failed = [name for name, state in states.items() if state == "Failed"]
     if failed:
         raise UserError("\n\n".join(f"{name} failed; `dvc queue logs {name}` ends:\n{log(name)}" for name in failed))
 
 
-def check_queue(running: list[str], silent: int, starts: int, late: bool) -> None:
-    """A UserError if the queue will not go on by itself: no worker behind a task, none that stays, nothing moves."""
-    if running and silent >= LOST:
+def check_queue(running: list[str], idle_looks: int, starts: int, late: bool) -> None:
+    """A UserError if the queue will not go on by itself: a task has no worker, no worker stays, or nothing ends.
+
+    idle_looks  looks at the queue, one after the other, at which nobody did the work
+    starts      how often a worker was started
+    late        no experiment has ended for too long
+    """
+    if running and idle_looks >= LOOKS:
         name = running[0]
         raise UserError(f"{name} has lost its worker: `dvc queue kill {name}`, then run this command again.")
-    if starts >= STARTS and silent >= LOST:
+    if starts >= STARTS and idle_looks >= LOOKS:
         raise UserError(f"the queue's worker was started {starts} times and is gone: see .dvc/tmp/exps/celery/*.out.")
     if late:
         raise UserError("no experiment has ended for too long: see `dvc queue status`, or wait longer with --minutes.")
@@ -218,7 +222,7 @@ def progress(states: dict[str, str]) -> str:
 def log(name: str) -> str:
     """The end of a task's log."""
     try:
-        return tail(dvc("queue", "logs", name))
+        return last_lines(dvc("queue", "logs", name))
     except UserError as error:  # it failed before it began
         return str(error)
 
@@ -226,7 +230,7 @@ def log(name: str) -> str:
 # --- documents --------------------------------------------------------------------------------------------------------
 
 
-def section(sweep: str, rows: list[Setting], found: dict[str, dict], tree: dict, extra: tuple[str, ...] = ()) -> str:
+def section(sweep: str, rows: list[Row], found: dict[str, dict], tree: dict, extra: tuple[str, ...] = ()) -> str:
     """The sweep as Markdown: title, table, gains, plot, and the command with its extra changes."""
     title, note = SWEEPS[sweep]
     columns = ["setting", *FIGURES, "fused P@1", "changed in params.yaml"]
@@ -234,20 +238,16 @@ def section(sweep: str, rows: list[Setting], found: dict[str, dict], tree: dict,
     for row in rows:
         metrics = found[row.name]
         figures = [metrics["encoder"][name] for name in FIGURES] + [metrics["fused"]["P@1"]]
-        changes = differences(flat(tree), experiment(tree, row).values["params.yaml"])
+        changes = differences(flat(tree), experiment(tree, row).values[PARAMS])
         words = " ".join(f"`{change}`" for change in changes) or "nothing"
         lines.append(f"| {row.group}, K = {row.k} | {' | '.join(f'{v:.2f}' for v in figures)} | {words} |")
-    gained = gains(rows, found)
-    if gained:
-        lines += [
-            "",
-            "P@1 gained by the auxiliary vectors: " + ", ".join(f"{g} {v:+.2f}" for g, v in gained.items()) + ".",
-        ]
+    if gained := ", ".join(f"{group} {gain:+.2f}" for group, gain in gains(rows, found).items()):
+        lines += ["", f"P@1 gained by the auxiliary vectors: {gained}."]
     again = " ".join(["python -m study.sweep", sweep, *(f"-S {change}" for change in extra)])
     return "\n".join([*lines, "", f"![{title}](sweep-{sweep}.png)", "", f"Again: `{again}`", ""])
 
 
-def gains(rows: list[Setting], found: dict[str, dict]) -> dict[str, float]:
+def gains(rows: list[Row], found: dict[str, dict]) -> dict[str, float]:
     """{group: the encoder's P@1 with the larger K minus that with K = 0} of groups that have just these two."""
     groups: dict[str, dict[int, float]] = {}
     for row in rows:
@@ -268,7 +268,7 @@ def document(sections: list[str]) -> str:
     return "\n".join([intro, *sections])
 
 
-def draw(sweep: str, rows: list[Setting], found: dict[str, dict], file: Path) -> None:
+def draw(sweep: str, rows: list[Row], found: dict[str, dict], file: Path) -> None:
     """The sweep as a picture: figures over K where there is one group, else P@1 of each group without and with K."""
     import matplotlib
 
@@ -280,27 +280,37 @@ def draw(sweep: str, rows: list[Setting], found: dict[str, dict], file: Path) ->
     encoder = {(row.group, row.k): found[row.name]["encoder"] for row in rows}
     figure, axes = pyplot.subplots(figsize=(7, 4), dpi=120)
     if len(groups) == 1:
-        for name in ("P@1", "P@3", "P@5", "PSP@1", "PSP@5"):
-            axes.plot(range(len(ks)), [encoder[groups[0], k][name] for k in ks], marker="o", label=name)
-        axes.set_xticks(range(len(ks)), [f"{k:,}" for k in ks])
-        axes.set_xlabel("K, auxiliary vectors")
-        axes.set_ylabel("encoder, percent")
-        axes.set_ylim(bottom=0)
+        _draw_lines(axes, ks, [encoder[groups[0], k] for k in ks])
     else:
-        width = 0.8 / len(ks)
-        for place, k in enumerate(ks):
-            left = [x + (place - (len(ks) - 1) / 2) * width for x in range(len(groups))]
-            bars = axes.bar(left, [encoder[group, k]["P@1"] for group in groups], width * 0.95, label=f"K = {k:,}")
-            axes.bar_label(bars, fmt="%.1f")
-        axes.set_xticks(range(len(groups)), groups)
-        axes.set_ylabel("encoder, P@1 in percent")
-        axes.margins(y=0.1)
+        _draw_bars(axes, groups, ks, {place: metrics["P@1"] for place, metrics in encoder.items()})
     axes.set_title(SWEEPS[sweep][0])
     axes.grid(axis="y", alpha=0.3)
     axes.set_axisbelow(True)
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
     figure.savefig(file, bbox_inches="tight", metadata={"Software": None})
     pyplot.close(figure)
+
+
+def _draw_lines(axes, ks: list[int], metrics: list[dict]) -> None:
+    """A line for each figure over K."""
+    for name in ("P@1", "P@3", "P@5", "PSP@1", "PSP@5"):
+        axes.plot(range(len(ks)), [figures[name] for figures in metrics], marker="o", label=name)
+    axes.set_xticks(range(len(ks)), [f"{k:,}" for k in ks])
+    axes.set_xlabel("K, auxiliary vectors")
+    axes.set_ylabel("encoder, percent")
+    axes.set_ylim(bottom=0)
+
+
+def _draw_bars(axes, groups: list[str], ks: list[int], p_at_1: dict[tuple[str, int], float]) -> None:
+    """A bar for each group and K."""
+    width = 0.8 / len(ks)
+    for place, k in enumerate(ks):
+        left = [x + (place - (len(ks) - 1) / 2) * width for x in range(len(groups))]
+        bars = axes.bar(left, [p_at_1[group, k] for group in groups], width * 0.95, label=f"K = {k:,}")
+        axes.bar_label(bars, fmt="%.1f")
+    axes.set_xticks(range(len(groups)), groups)
+    axes.set_ylabel("encoder, P@1 in percent")
+    axes.margins(y=0.1)
 
 
 # --- command ----------------------------------------------------------------------------------------------------------
@@ -315,13 +325,27 @@ def draw(sweep: str, rows: list[Setting], found: dict[str, dict], file: Path) ->
 @console.command
 def main(sweeps: tuple[str, ...], docs: Path, changes: tuple[str, ...], fresh: bool, minutes: float) -> None:
     """Run the missing experiments of the SWEEPS (all by default) and write the tables and plots of what is there."""
-    tree, extra = params.read(ROOT / "params.yaml"), parse(changes)
-    rows = {sweep: settings(sweep, tree, extra) for sweep in SWEEPS}
+    tree = params.read(ROOT / PARAMS)
+    extra = flat(params.with_changes({}, changes, PARAMS))
+    rows = {sweep: make_rows(sweep, tree, extra) for sweep in SWEEPS}
     every = {row.name: row for part in rows.values() for row in part}
     for row in every.values():  # now, and not in the middle of the night
-        params.check_file(changed(tree, dict(row.changes)), ROOT / "params.yaml")
-    wanted = [experiment(tree, row) for row in every.values()]
+        check_parameters(with_values(tree, dict(row.changes)), PARAMS, MODULAR)
     asked = list(dict.fromkeys(row.name for sweep in sweeps or SWEEPS for row in rows[sweep]))
+    found = run_missing(every, asked, [experiment(tree, row) for row in every.values()], fresh, minutes)
+    docs.mkdir(parents=True, exist_ok=True)
+    full = [sweep for sweep in SWEEPS if all(row.name in found for row in rows[sweep])]
+    for sweep in full:
+        draw(sweep, rows[sweep], found, docs / f"sweep-{sweep}.png")
+    sections = [section(sweep, rows[sweep], found, tree, changes) for sweep in full]
+    (docs / "sweeps.md").write_text(document(sections), encoding="utf-8")
+    console.say(f"wrote {docs / 'sweeps.md'}: {', '.join(full)}")
+
+
+def run_missing(
+    every: dict[str, Row], asked: list[str], wanted: list[Experiment], fresh: bool, minutes: float
+) -> dict[str, dict]:
+    """{experiment: metrics} of all that is there, after what is asked for and missing has been run."""
     finish(list(every), minutes)
     found = {} if fresh else metrics_of(wanted)
     missing = [every[name] for name in asked if name not in found]
@@ -330,16 +354,9 @@ def main(sweeps: tuple[str, ...], docs: Path, changes: tuple[str, ...], fresh: b
         queue(missing)
         wait([row.name for row in missing], minutes)
         found = metrics_of(wanted)
-    lost = [name for name in asked if name not in found]
-    if lost:
+    if lost := [name for name in asked if name not in found]:
         raise UserError(f"{', '.join(lost)}: done, but not with the wanted parameters: see `dvc exp show`.")
-    docs.mkdir(parents=True, exist_ok=True)
-    full = [sweep for sweep in SWEEPS if all(row.name in found for row in rows[sweep])]
-    for sweep in full:
-        draw(sweep, rows[sweep], found, docs / f"sweep-{sweep}.png")
-    sections = [section(sweep, rows[sweep], found, tree, changes) for sweep in full]
-    (docs / "sweeps.md").write_text(document(sections), encoding="utf-8")
-    console.say(f"wrote {docs / 'sweeps.md'}: {', '.join(full)}")
+    return found
 
 
 if __name__ == "__main__":

@@ -19,27 +19,35 @@ import pytest
 from click.testing import CliRunner, Result
 from ruamel.yaml import YAML
 
+from xcutils.core import pipelines
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def load_yaml(file: str) -> dict:
+def load_yaml(file: str | Path) -> dict:
     """A file of the project."""
     return YAML(typ="safe").load((ROOT / file).read_text(encoding="utf-8"))
 
 
-PIPELINES = {folder: load_yaml(f"{folder}dvc.yaml") for folder in ("", "unidec/")}
-STAGES = PIPELINES[""]["stages"]
-UNIFIED = {f"unidec/{name}": facts for name, facts in PIPELINES["unidec/"]["stages"].items()}
-EVERY = STAGES | UNIFIED
-PARAMS, UNIDEC = "params.yaml", "unidec/params.yaml"
+# Folder of a pipeline, with a slash where it has a name -> its dvc.yaml.
+PIPELINES = {f"{folder}/".lstrip("/"): load_yaml(Path(folder, "dvc.yaml")) for folder in pipelines.PIPELINES}
+EVERY = {f"{folder}{name}": facts for folder, tree in PIPELINES.items() for name, facts in tree["stages"].items()}
+STAGES = {name: facts for name, facts in EVERY.items() if "/" not in name}
+UNIFIED = {name: facts for name, facts in EVERY.items() if name not in STAGES}
+SHARED = ("prepare", "embed")  # the stages of the modular pipeline that the unified one reads
+PARAMS = pipelines.MODULAR.params.as_posix()
+UNIDEC = pipelines.UNIDEC.params.as_posix()
 DATASET = "data/raw/tiny"
 
-LOOKS, COLOURS, THINGS = ("small", "large", "flat"), ("red", "green", "blue"), ("box", "ball", "cup", "lid", "jar")
+LOOKS = ("small", "large", "flat")
+COLOURS = ("red", "green", "blue")
+THINGS = ("box", "ball", "cup", "lid", "jar")
 LABELS = [" ".join(words) for words in product(LOOKS, COLOURS, THINGS)][:40]
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"red green blue small large round flat box ball cup lid jar".split()]
-TRAIN, TEST = 60, 20
+TRAIN = 60  # training docs
+TEST = 20  # test docs
 NAMED = 10  # so many labels are also training docs; the next six are also test docs
-RECIPROCAL = 6
+RECIPROCAL = 6  # pairs of a doc and a label of which each is the other's
 
 # What differs from the project's own parameter files: fewer of everything, and what learning so little depends on.
 SETTINGS = {
@@ -98,20 +106,25 @@ def dataset_rows(seed: int = 0) -> dict[str, list[dict]]:
     rng = np.random.default_rng(seed)
     chances = 1 / np.arange(2, len(LABELS) + 2)
     chances = rng.permutation(chances / chances.sum())
-    files = {"lbl": [{"uid": label_id(i), "title": LABELS[i]} for i in range(len(LABELS))]}
-    for file, count in (("trn", TRAIN), ("tst", TEST)):
-        files[file] = []
-        for i in range(count):
-            own = i if file == "trn" and i < NAMED else NAMED + i if file == "tst" and i < RECIPROCAL else None
-            allowed = chances * (np.arange(len(LABELS)) >= NAMED + RECIPROCAL) if i < NAMED else chances
-            labels = rng.choice(len(LABELS), rng.integers(1, 4), replace=False, p=allowed / allowed.sum()).tolist()
-            named = [] if own is None else [own]
-            if own is not None and i < RECIPROCAL:
-                named, labels = (named, [NAMED + i, *labels]) if file == "trn" else ([own, i], labels)
-            uid = f"{file}-{i}" if own is None else label_id(own)
-            text = " ".join([LABELS[label] for label in [*named, *labels]] + ["curious"] * (i % 5 == 0))
-            files[file].append({"uid": uid, "title": text, "target_ind": labels})
-    return files
+    return {
+        "lbl": [{"uid": label_id(i), "title": LABELS[i]} for i in range(len(LABELS))],
+        "trn": [_doc("trn", i, chances, rng) for i in range(TRAIN)],
+        "tst": [_doc("tst", i, chances, rng) for i in range(TEST)],
+    }
+
+
+def _doc(file: str, i: int, chances: np.ndarray, rng: np.random.Generator) -> dict:
+    """Document i of the file; `chances` are those of each label to be drawn."""
+    allowed = chances * (np.arange(len(LABELS)) >= NAMED + RECIPROCAL) if i < NAMED else chances
+    labels = rng.choice(len(LABELS), rng.integers(1, 4), replace=False, p=allowed / allowed.sum()).tolist()
+    own, named = None, []  # the label that the doc is, and what its text names besides its labels
+    if file == "trn" and i < NAMED:
+        own, named = i, [i]
+        labels = [NAMED + i, *labels] if i < RECIPROCAL else labels
+    elif file == "tst" and i < RECIPROCAL:
+        own, named = NAMED + i, [NAMED + i, i]
+    text = " ".join([LABELS[label] for label in [*named, *labels]] + ["curious"] * (i % 5 == 0))
+    return {"uid": f"{file}-{i}" if own is None else label_id(own), "title": text, "target_ind": labels}
 
 
 def larger_rows(count: int, seed: int = 0) -> dict[str, list[dict]]:
@@ -122,9 +135,9 @@ def larger_rows(count: int, seed: int = 0) -> dict[str, list[dict]]:
     files = {"lbl": [{"uid": f"label-{i}", "title": text} for i, text in enumerate(texts)]}
     for file, size in (("trn", count), ("tst", 50)):
         chosen = rng.integers(0, count, (size, 2)).tolist()
-        titles = [" ".join(texts[label] for label in labels) for labels in chosen]
         files[file] = [
-            {"uid": f"{file}-{i}", "title": t, "target_ind": c} for i, (t, c) in enumerate(zip(titles, chosen))
+            {"uid": f"{file}-{i}", "title": " ".join(texts[label] for label in labels), "target_ind": labels}
+            for i, labels in enumerate(chosen)
         ]
     return files
 
@@ -158,7 +171,7 @@ def encode(form: str, rows: list[dict]) -> bytes:
 
 
 def make_params(file: str = PARAMS, **changes) -> dict:
-    """A parameter file of the project with SETTINGS and then `changes` put in; names as in `dvc exp run -S`."""
+    """The values of a parameter file of the project with SETTINGS and then `changes`; names as in `dvc exp run -S`."""
     tree = load_yaml(file)
     for name, value in {**SETTINGS, **changes}.items():
         place, _, name = name.rpartition(":")
@@ -181,7 +194,7 @@ def write_all_params(folder: Path, **changes) -> None:
 
 
 def make_checkpoint(folder: Path) -> Path:
-    """The folder, filled like a checkpoint's: a random BERT of six small layers, and a tokenizer that knows WORDS."""
+    """The folder, which now holds a checkpoint: a random BERT of six small layers, and a tokenizer that knows WORDS."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import BertConfig, BertModel
@@ -200,9 +213,8 @@ def make_checkpoint(folder: Path) -> Path:
 
 
 def small_checkpoint(folder: Path) -> dict[str, str]:
-    """The settings that put the checkpoint in `folder` in place of the default one."""
-    names = ("prepare.tokenizer", "embed.model", "encoder.model", f"{UNIDEC}:train.model")
-    return {name: str(folder) for name in names}
+    """The changes that put the checkpoint in `folder` in place of the default one."""
+    return dict.fromkeys(("prepare.tokenizer", "embed.model", "encoder.model", f"{UNIDEC}:train.model"), str(folder))
 
 
 def module(stage: str):
@@ -233,7 +245,7 @@ def run_stage(folder: Path, stage: str) -> Result:
 
 
 def run_stages(folder: Path, stages: Iterable[str] = STAGES) -> dict[str, str]:
-    """What each stage said on stderr, all of them having ended well."""
+    """Run the stages, each of which must end well; what each said on stderr."""
     said = {}
     for stage in stages:
         result = run_stage(folder, stage)
@@ -250,8 +262,8 @@ def make_project(folder: Path, files: dict[str, list[dict]] | None = None, **cha
 
 
 def link_before(base: Path, folder: Path, first: str) -> list[str]:
-    """Have the stages before `first` in the folder be those of `base`; the stages of its pipeline that are left."""
-    names = list(STAGES) if first in STAGES else ["prepare", "embed", *UNIFIED]
+    """Link what the stages before `first` wrote in `base` into the folder; the stages of its pipeline that are left."""
+    names = list(STAGES) if first in STAGES else [*SHARED, *UNIFIED]
     place = names.index(first)
     for name in ["raw", *names[:place]]:
         (folder / home(name)).parent.mkdir(parents=True, exist_ok=True)

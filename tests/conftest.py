@@ -4,6 +4,8 @@ import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before the libraries that read them are imported
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("XC_THREADS", "1")  # pytest -n has a process per core; and no test changes it for the next
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from xcutils.core import processor
 

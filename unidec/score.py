@@ -8,15 +8,25 @@ from pathlib import Path
 
 import click
 
-from longtail import estimates
-from xcutils.core import artifacts, console, runtime
-from xcutils.core.params import load_params
+from stages import parameters
+from xcutils.core import artifacts, console, costs, runtime
+from xcutils.core.costs import Estimate, Host, Sizes
+from xcutils.core.pipelines import UNIDEC
+from xcutils.model.unified import pretrained_network, unified_network
+from xcutils.rank import scoring
 from xcutils.rank.assembly import choosing_predictor, final_predictor
-from xcutils.rank.scoring import ScoreParams, final_rankings, fuse, load_split, save_score
+from xcutils.rank.scoring import Result, ScoreParams, final_rankings, fuse, load_split
+from xcutils.search.metrics import Truth
 from xcutils.search.propensity import inverse_propensities
 
 Params = ScoreParams
 ROWS = {"concatenated": "concatenated", "similarity": "encoder", "classifier": "classifier"}  # search -> row
+
+
+def cost(s: Sizes, params: dict, host: Host) -> Estimate:
+    """With the pretrained encoder where its vectors stand beside the trained one's."""
+    net, pretrained = unified_network(params["train"]), pretrained_network(params["train"])
+    return scoring.cost(s, params, host, net=net, pretrained=pretrained, lexical=False, rows=len(UNIDEC.rows))
 
 
 @click.command()
@@ -28,19 +38,20 @@ ROWS = {"concatenated": "concatenated", "similarity": "encoder", "classifier": "
 @console.params_file
 @console.command
 def main(prepare: Path, train: Path, index: Path, metrics: Path, out: Path, file: Path) -> None:
-    p = load_params(Params, "score", file)
-    runtime.start()
-    parts = [*(prepare / part for part in ("train", "labels", "tokenizer", "test")), train, index]
+    settings = parameters(file)
+    p = settings.section("score", Params)
+    device = runtime.start()
+    docs, labels, tokenizer, test_dir = (prepare / part for part in ("train", "labels", "tokenizer", "test"))
+    parts = [docs, labels, tokenizer, test_dir, train, index]
     artifacts.check_together(*parts)
-    sizes = estimates.prepared(prepare / "train", prepare / "labels", prepare / "test")
-    estimates.announce("score", sizes, file)
-    inverse = inverse_propensities(prepare / "train", prepare / "labels")
-    fusion = fuse(choosing_predictor(prepare, [train], p.settings()), prepare / "train", inverse, p)
-    test = load_split(prepare / "test", len(inverse))
-    predictor = final_predictor(prepare, [train], index, p.settings())
-    rankings = {ROWS.get(name, name): row for name, row in final_rankings(predictor, fusion, test).items()}
-    found = {"rankings": rankings, "split": test, "predictor": predictor, "fusion": fusion, "inverse": inverse}
-    save_score(metrics, out, p, parts, prepare / "labels", **found)
+    costs.announce(cost, costs.sizes_of(docs, labels, test_dir), settings.values)
+    inverse = inverse_propensities(docs, labels)
+    fusion = fuse(choosing_predictor(prepare, [train], p.settings(), inverse, device), docs, inverse, p)
+    test = load_split(test_dir, len(inverse))
+    predictor = final_predictor(prepare, [train], index, p.settings(), inverse, device)
+    searches, recalls = final_rankings(predictor, fusion, test)
+    rankings = {ROWS.get(name, name): ranking for name, ranking in searches.items()}
+    Result(rankings, recalls, fusion, Truth(test.truth, inverse)).save(metrics, out, p, parts, labels)
 
 
 if __name__ == "__main__":

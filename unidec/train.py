@@ -6,7 +6,8 @@ writes  {choose,final}/: encoder.{json,safetensors}, labels (L, d), docs (N, 2d)
         classifiers (L, d), concatenated (L, 2d); unit float32; curve-{choose,final}.csv
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
@@ -15,71 +16,94 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from longtail import estimates
-from xcutils.core import artifacts, console, runtime
+from stages import parameters
+from xcutils.core import artifacts, console, costs, runtime
+from xcutils.core.costs import (
+    BANDWIDTH,
+    FLOAT,
+    HOLES,
+    INT,
+    INTERPRETER,
+    LONG,
+    STEP_SECONDS,
+    Estimate,
+    Host,
+    Part,
+    Sizes,
+)
 from xcutils.core.folds import Fold, folds
-from xcutils.core.params import UnifiedTop, load_params, load_top, value
+from xcutils.core.params import value
+from xcutils.core.pipelines import UnifiedTop
 from xcutils.core.ragged import Ragged, concatenate
 from xcutils.core.scratch import Snapshots
+from xcutils.core.vectors import unit
 from xcutils.model.checkpoints import fingerprint
-from xcutils.model.encoders import encode, move
+from xcutils.model.costs import Network
+from xcutils.model.encoders import Architecture, encode, move, save_encoder
 from xcutils.model.heads import TwoHeads
 from xcutils.model.pretrained import BesidePretrained, load_pretrained
 from xcutils.model.rows import RowTable
-from xcutils.model.stored import Architecture, save_encoder
 from xcutils.model.tokens import check_vocabulary
+from xcutils.model.unified import pretrained_network, unified_network
+from xcutils.search.exact import SCORES
 from xcutils.search.metrics import pair_matrix
-from xcutils.search.neighbours import unit
 from xcutils.search.propensity import inverse_propensities
-from xcutils.train.clustering import balanced_clusters
-from xcutils.train.fitting import Judge, Trained, fit_folds, fit_model, save_outcome
-from xcutils.train.losses import bce, decoupled_softmax, supcon
+from xcutils.train import losses
+from xcutils.train.clustering import balanced_clusters, balanced_cost, balanced_seconds
+from xcutils.train.fitting import (
+    Judge,
+    Trained,
+    fit_folds,
+    fit_model,
+    save_outcome,
+    validation_cost,
+    validation_seconds,
+)
+from xcutils.train.losses import LOSSES, Pairs, offered
 from xcutils.train.mining import Miner
 from xcutils.train.points import Points, load_points
 from xcutils.train.samplers import LabelPool, sample_positives
 from xcutils.train.training import Optimisers, Outcome
 
-LOSSES = {"decoupled-softmax": decoupled_softmax, "supcon": supcon}
-Sum = Literal["decoupled-softmax+supcon", "decoupled-softmax+bce", "supcon+bce", "decoupled-softmax+supcon+bce"]
-Loss = Literal["decoupled-softmax", "supcon", "bce", Sum]
+SINGLE = offered(["tau"])
+SUMS = ["+".join(names) for count in range(1, len(SINGLE) + 1) for names in combinations(SINGLE, count)]
+NO_CLASSIFIERS = "none"
 RANDOM = 0.02  # spread of random first values
 BIAS = -8.0  # of the binary cross-entropy, at first: hardly any pair is a positive
 
 
 @dataclass(frozen=True)
 class Params(Architecture, Trained):
-    pretrained: float = value(low=0)  # weight of the pretrained encoder's vector (embed) beside the trained one's
-    dim: int = value(low=0)  # of each head; 0 = the encoder's
-    head_dropout: float = value(low=0, high=0.95)  # of the head that is compared with label texts
-    classifier_dropout: float = value(low=0, high=0.95)  # of the head that is compared with classifiers
-    encoder_loss: Loss
-    classifier_loss: Literal[Loss, "none"]
-    share: float = value(low=0, high=1)  # of the encoder head's loss in the sum; the classifiers' has the rest
-    symmetric: (
-        bool  # the encoder head's loss compares documents with labels and labels with documents, or the first alone
-    )
-    classifier_symmetric: bool  # the classifier head's likewise
-    tau: float = value(above=0)  # temperature of the softmax losses
-    bce_tau: float = value(above=0)  # temperature of the binary cross-entropy
-    bce_weight: float = value(low=0)  # of the binary cross-entropy in a sum
-    extra: int = value(low=0)  # labels drawn at random into the classifiers' pool, whoever they belong to
-    start: Literal["labels", "random"]  # the classifiers' first values: the label embeddings, or small random ones
-    classifier_from: int = value(low=0)  # first epoch (from 0) with classifiers; before it the encoder trains alone
-    batches: Literal["clustered", "random"]  # a batch is a cluster of documents, or drawn at random
-    refresh: int = value(low=1)  # epochs between two clusterings and minings
-    average_after: int = value(low=0)  # epochs after which the weights at epochs' ends are averaged and kept; 0 = never
-    lr: float = value(above=0)  # of the encoder
+    pretrained: float = value(low=0)
+    dim: int = value(low=0)
+    head_dropout: float = value(low=0, high=0.95)
+    classifier_dropout: float = value(low=0, high=0.95)
+    encoder_loss: str = value(among=SUMS)
+    classifier_loss: str = value(among=[*SUMS, NO_CLASSIFIERS])
+    share: float = value(low=0, high=1)
+    symmetric: bool
+    classifier_symmetric: bool
+    tau: float = value(above=0)
+    bce_tau: float = value(above=0)
+    bce_weight: float = value(low=0)
+    extra: int = value(low=0)
+    start: Literal["labels", "random"]
+    classifier_from: int = value(low=0)
+    batches: Literal["clustered", "random"]
+    refresh: int = value(low=1)
+    average_after: int = value(low=0)
+    lr: float = value(above=0)
     head_lr: float = value(above=0)
     classifier_lr: float = value(above=0)
-    weight_decay: float = value(low=0)  # bi-gru, transformer
+    weight_decay: float = value(low=0)
 
     def __post_init__(self):
-        if self.classifier_loss != "none" and self.classifier_from >= self.epochs:
+        if self.classifier_loss != NO_CLASSIFIERS and self.classifier_from >= self.epochs:
             raise ValueError(
                 f"classifier_from is {self.classifier_from} of {self.epochs} epochs: the classifiers would never be "
                 "trained; lower it, or set classifier_loss to none."
             )
-        if 0 < self.average_after < self.classifier_from and self.classifier_loss != "none":
+        if 0 < self.average_after < self.classifier_from and self.classifier_loss != NO_CLASSIFIERS:
             raise ValueError(
                 f"average_after is {self.average_after} and classifier_from {self.classifier_from}: classifiers that "
                 "have not joined would be averaged with those that have, so it must be at least as late."
@@ -90,8 +114,9 @@ class Unified:
     """A shared encoder with a head for label texts and one for classifiers, which are rows of their own."""
 
     def __init__(self, model: TwoHeads, points: Points, labels: Ragged, p: Params, top: UnifiedTop):
-        self.model, self.points, self.labels, self.p, self.top = model, points, labels, p, top
-        self.device = runtime.device()
+        self.model, self.points, self.p, self.top = model, points, p, top
+        self.n_labels, self.device = len(labels), runtime.device()
+        self.texts = model.read(concatenate(points.tokens, labels))  # points, then labels
         self.pool = LabelPool(points.positives, len(labels), points.weights)
         self.miner: Miner | None = None
         self.table = RowTable(
@@ -127,7 +152,12 @@ class Unified:
 
     def label_embeddings(self) -> np.ndarray:
         """(L, d) n(Phi_D(z)) as it is now."""
-        return unit(encode(self.model, self.labels)[:, : self.model.size])
+        rows = len(self.points.tokens) + np.arange(self.n_labels)
+        return unit(encode(self.model, self.texts.take(rows), read=True)[:, : self.model.size])
+
+    def embeddings(self, points: np.ndarray) -> np.ndarray:
+        """(n, D) of these points, both heads, as they are now."""
+        return encode(self.model, self.texts.take(points), read=True)
 
     def loss(self, points: np.ndarray, rng: np.random.Generator) -> torch.Tensor:
         """The batch's loss over one pool of labels: positives drawn for each point, and negatives mined for it.
@@ -142,7 +172,7 @@ class Unified:
         if self.miner is not None:
             drawn.append(self.miner.draw(points, self.top.eta, rng).values)
         pool = np.unique(np.concatenate(drawn)).astype(np.int64)
-        text, label = self.model.both(concatenate(self.points.tokens.take(points), self.labels.take(pool)))
+        text, label = self.model.both(self.texts.take(np.concatenate([points, len(self.points.tokens) + pool])))
         count, is_doc = len(points), (points < self.points.n_docs) | (self.model.label is None)
         docs = text[:count] if is_doc.all() else text[:count][torch.from_numpy(is_doc).to(self.device)]
         known = self._known(points[is_doc], pool)
@@ -150,7 +180,7 @@ class Unified:
         if not self.joined[0]:
             return total
         if self.p.extra:
-            pool = np.union1d(pool, rng.integers(0, len(self.labels), self.p.extra))
+            pool = np.union1d(pool, rng.integers(0, self.n_labels, self.p.extra))
         rows = F.normalize(self.table.rows(torch.from_numpy(pool).to(self.device)), dim=1)
         known = self._known(points, pool)
         other = self._loss(self.p.classifier_loss, label[:count], rows, known, self.p.classifier_symmetric)
@@ -162,23 +192,22 @@ class Unified:
         return [None if part is None else torch.from_numpy(part).to(self.device) for part in targets]
 
     def _loss(self, kind: str, x: torch.Tensor, labels: torch.Tensor, known: list, symmetric: bool) -> torch.Tensor:
-        """One head's loss: a softmax, a binary cross-entropy, or a sum, in which the latter has a weight."""
-        softmaxes, cross_entropy = [LOSSES[part] for part in kind.split("+") if part != "bce"], kind.endswith("bce")
-        if not softmaxes:
-            return self._bce(x, labels, known)
-        rows, columns, soft = known
-        total = sum(loss(x, labels, rows, columns, soft, tau=self.p.tau) for loss in softmaxes)
+        """One head's loss: losses of the table, or a sum of them; a logistic one has a weight in a sum."""
+        parts, pairs = [LOSSES[part] for part in kind.split("+")], Pairs(x, labels, *known)
+        compared, logistic = [one for one in parts if not one.logistic], [one for one in parts if one.logistic]
+        of_pairs = [one.function(self._biased(pairs), tau=self.p.bce_tau, formed=None) for one in logistic]
+        if not compared:
+            return sum(of_pairs)
+        total = sum(one(pairs, self.p) for one in compared)
         if symmetric:
-            back = sum(loss(labels, x, columns, rows, soft, tau=self.p.tau) for loss in softmaxes)
-            total = 0.5 * total + 0.5 * back
-        return total + self.p.bce_weight * self._bce(x, labels, known) if cross_entropy else total
+            total = 0.5 * total + 0.5 * sum(one(pairs.turned(), self.p) for one in compared)
+        return total + self.p.bce_weight * sum(of_pairs) if of_pairs else total
 
-    def _bce(self, x: torch.Tensor, labels: torch.Tensor, known: list) -> torch.Tensor:
+    def _biased(self, pairs: Pairs) -> Pairs:
         """Differs from: the source gives the logit no scale. Here it is cosine / bce_tau plus a bias that is learnt."""
-        tau = self.p.bce_tau
-        x = torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
-        labels = torch.cat([labels, tau * self.bias["bias"].expand(len(labels), 1)], dim=1)
-        return bce(x, labels, *known, tau=tau)
+        x = torch.cat([pairs.x, torch.ones_like(pairs.x[:, :1])], dim=1)
+        bias = self.p.bce_tau * self.bias["bias"].expand(len(pairs.labels), 1)
+        return replace(pairs, x=x, labels=torch.cat([pairs.labels, bias], dim=1))
 
     def weights(self) -> dict[str, torch.Tensor]:
         """The live tensors that training changes."""
@@ -225,7 +254,7 @@ class PickSome:
     def _refresh(self, epoch: int) -> None:
         model = self.model
         size = model.model.size
-        queries = unit(encode(model.model, model.points.tokens.take(self.todo))[:, :size])
+        queries = unit(model.embeddings(self.todo)[:, :size])
         if self.p.batches == "clustered":
             count = max(1, round(len(self.todo) / self.p.batch_size))
             self.clusters[:] = balanced_clusters(queries, count, seed=self.top.seed + epoch)
@@ -235,12 +264,11 @@ class PickSome:
 
 def fit(model: Unified, fold: Fold, judge: Judge, p: Params, top: UnifiedTop, snapshots: Snapshots) -> Outcome:
     """Train on the fold's points."""
-    points = model.points
     if top.eta:
-        model.miner = Miner(points.positives.csr(len(model.labels)) + judge.excluded, top.eta * p.refresh)
+        model.miner = Miner(model.points.positives.csr(model.n_labels) + judge.excluded, top.eta * p.refresh)
 
     def validate(_: int) -> dict[str, float]:
-        queries = encode(model.model, points.tokens.take(fold.validation))
+        queries = model.embeddings(fold.validation)
         if model.joined[0]:
             return judge(fold.validation, queries, model.vectors()["concatenated"])
         return judge(fold.validation, unit(queries[:, : model.model.size]), model.label_embeddings())
@@ -272,9 +300,61 @@ def save_fold(folder: Path, model: Unified, outcome: Outcome) -> None:
     """The encoder with its heads, what it is compared with, the training documents; how training went."""
     save_outcome(folder, outcome)
     save_encoder(folder, model.model)
-    docs = model.points.tokens.take(np.arange(model.points.n_docs))
-    for name, vectors in (model.vectors() | {"docs": encode(model.model, docs)}).items():
+    docs = model.embeddings(np.arange(model.points.n_docs))
+    for name, vectors in (model.vectors() | {"docs": docs}).items():
         artifacts.save_array(folder, name, vectors)
+
+
+def network(params: dict) -> Network:
+    """The encoder with its heads by its sizes."""
+    return unified_network(params["train"])
+
+
+def cost(s: Sizes, params: dict, host: Host) -> Estimate:
+    """Encoder and heads with their moments, a classifier per label, and a step over one pool of labels."""
+    p, net, pretrained = params["train"], network(params), pretrained_network(params["train"])
+    points = s.docs + round(params["gandalf"]["labels"] * s.labels)
+    count = min(p["batch_size"], points)
+    pool = costs.distinct(count * (min(params["beta"], s.per_doc) + params["eta"]), s.labels)
+    tokens = count * s.doc_tokens / max(1, s.docs) + pool * s.label_tokens / max(1, s.labels)
+    texts, all_tokens = s.docs + s.labels, s.doc_tokens + s.label_tokens
+    classifiers, batch = p["classifier_loss"] != NO_CLASSIFIERS, f"lower train.batch_size ({p['batch_size']})"
+    directions = 1 + p["symmetric"] + (1 + p["classifier_symmetric"] if classifiers else 0)
+    table, vectors = FLOAT * s.labels * net.dim / 2 if classifiers else 0.0, FLOAT * s.labels * net.dim
+    kept = [
+        Part("interpreter", INTERPRETER + net.imports),
+        Part("tokens and positives", INT * (all_tokens + s.positives), mapped=True),
+        Part("texts", INT * all_tokens + LONG * texts + net.prepared(texts, all_tokens)),
+        Part("pairs and offsets", LONG * (2 * points + s.labels) + 20 * s.filtered + 3 * INT * s.labels),
+        Part("mined negatives", points * params["eta"] * p["refresh"] * INT + 3 * LONG * s.positives, "lower eta"),
+        Part("encoder, moments and best epoch", 4 * net.weights, net.smaller),
+        Part("classifiers, moments and best epoch", 4 * table, net.fewer),
+    ]
+    if pretrained:
+        kept += [
+            Part("pretrained vectors", FLOAT * texts * pretrained.dim, mapped=True),
+            Part("places of known texts", INT * all_tokens + 6 * LONG * texts),
+        ]
+    moments = [
+        [
+            Part("batch", net.step(count + pool, tokens), batch),
+            Part("scores", HOLES * directions * FLOAT * min(count * pool, losses.SCORES), batch),
+        ],
+        [Part("label vectors", 3 * vectors, net.fewer), *validation_cost(s, net)],
+        [
+            Part("documents and labels", FLOAT * (3 * points + 3 * s.labels) * net.dim, net.fewer),
+            Part("scores", FLOAT * min(points * s.labels, SCORES)),
+            *balanced_cost(points, net.dim, host),
+        ],
+    ]
+    flops, moved = net.work(count + pool, tokens, train=True)
+    scores = 3 * directions * count * pool
+    step = (flops + scores * net.dim) / host.speed + (moved + 2 * FLOAT * scores) / BANDWIDTH + STEP_SECONDS
+    once = balanced_seconds(points, points // count, net.dim) + 2 * points * s.labels * net.dim / host.speed
+    seconds = 5 + s.fits * (p["epochs"] * points / count * step + p["epochs"] / p["refresh"] * once)
+    seconds += p["epochs"] * validation_seconds(s, net, host)
+    disk = s.fits * (net.weights + 2 * vectors + FLOAT * s.docs * net.dim)
+    return Estimate("train", costs.fullest(kept, moments), seconds, disk, on_device=True)
 
 
 @click.command()
@@ -287,16 +367,17 @@ def save_fold(folder: Path, model: Unified, outcome: Outcome) -> None:
 @console.params_file
 @console.command
 def main(train_dir: Path, labels_dir: Path, tokenizer: Path, embed: Path, gandalf: Path, out: Path, file: Path) -> None:
-    p, top = load_params(Params, "train", file), load_top(file)
+    settings = parameters(file)
+    p, top = settings.section("train", Params), settings.top
     device = runtime.start(top.seed)
     inputs = [train_dir, labels_dir, tokenizer, embed, gandalf]
     artifacts.check_together(*inputs)
     check_vocabulary(tokenizer, p.model, "train.model")
-    estimates.announce("train", estimates.prepared(train_dir, labels_dir), file)
+    costs.announce(cost, costs.sizes_of(train_dir, labels_dir), settings.values)
     special = artifacts.load_json(tokenizer, "special.json")
     labels, dropouts = artifacts.load_ragged(labels_dir, "tokens"), (p.head_dropout, p.classifier_dropout)
-
     pretrained = load_pretrained(embed, train_dir, labels_dir, special) if p.pretrained else None
+    inverse = inverse_propensities(train_dir, labels_dir)
 
     def fit_fold(fold: Fold, snapshots: Snapshots, folder: Path) -> None:
         torch.manual_seed(top.seed)
@@ -304,22 +385,20 @@ def main(train_dir: Path, labels_dir: Path, tokenizer: Path, embed: Path, gandal
         encoder = p.build([points.tokens.take(fold.fit), labels], special)
         if pretrained:
             encoder = BesidePretrained(encoder, pretrained, p.pretrained)
-        heads = TwoHeads(encoder, dim=p.dim or encoder.dim, classifier=p.classifier_loss != "none", dropouts=dropouts)
+        classifier = p.classifier_loss != NO_CLASSIFIERS
+        heads = TwoHeads(encoder, dim=p.dim or encoder.dim, classifier=classifier, dropouts=dropouts)
+        move(heads, device)
         excluded = pair_matrix(artifacts.load_array(train_dir, "filter"), (len(points.tokens), len(labels)))
-        judge = Judge(points.positives, excluded, inverse_propensities(train_dir, labels_dir), p.tail)
-        model = Unified(move(heads, device), points, labels, p, top)
+        judge = Judge(points.positives, excluded, inverse, p.tail, device)
+        model = Unified(heads, points, labels, p, top)
         save_fold(folder, model, fit(model, fold, judge, p, top, snapshots))
 
-    refit, is_validation = (
-        artifacts.load_json(train_dir, "meta.json")["refit"],
-        artifacts.load_array(train_dir, "is_validation"),
-    )
-    values = asdict(p) | asdict(top)
+    refit = artifacts.load_json(train_dir, "meta.json")["refit"]
+    is_validation = artifacts.load_array(train_dir, "is_validation")
+    facts = {"top": asdict(top), "checkpoint": fingerprint(p.model)}
     with (
-        runtime.resumable(
-            "train", p, inputs, folder="unidec", top=asdict(top), checkpoint=fingerprint(p.model)
-        ) as scratch,
-        artifacts.writing(out, name="train", params=values, inputs=inputs) as folder,
+        runtime.resumable(Path(__file__), p, inputs, **facts) as scratch,
+        artifacts.writing(out, name="train", params=asdict(p) | asdict(top), inputs=inputs) as folder,
     ):
         fit_folds(folds(is_validation, refit), fit_fold, scratch, folder)
 

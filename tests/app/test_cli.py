@@ -1,18 +1,30 @@
+import ast
+import dataclasses
 import gzip
 import json
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
-from longtail.cli import COLUMNS, ROWS, UNIDEC_ROWS, main, prepared
+import longtail
+from longtail import files
+from longtail.cli import COMMANDS, main
+from longtail.commands.data import prepared
+from longtail.commands.options import pipeline_option
+from longtail.commands.table import COLUMNS
 from longtail.serving import load_system
 from stages.score import load_split
 from testing.tiny import (
     DATASET,
     LABELS,
+    ROOT,
     dataset_rows,
     encode,
     invoke,
@@ -23,6 +35,7 @@ from testing.tiny import (
 )
 from xcutils.core import artifacts
 from xcutils.core.errors import UserError
+from xcutils.core.pipelines import MODULAR, PIPELINES, UNIDEC
 from xcutils.data.datasets import load_dataset
 from xcutils.rank.assembly import final_predictor
 from xcutils.rank.fusion import Fusion
@@ -30,6 +43,7 @@ from xcutils.rank.fusion import Fusion
 pytestmark = pytest.mark.stage
 
 IDS = {label_id(label): LABELS[label] for label in range(len(LABELS))}
+HEAVY = {"numpy", "scipy", "torch", "tokenizers", "transformers", "pyarrow", "dvc", "ruamel"}
 
 
 @pytest.fixture
@@ -128,13 +142,13 @@ def test_more_labels_than_there_are_gives_all_of_them(xc, text):
     assert len(answer["labels"]) == len(IDS)
 
 
-@pytest.mark.parametrize("pipeline, stages", [("", ["augment", "classifier"]), ("unidec", ["train"])])
-def test_predictions_are_what_was_scored(tiny_run, unidec_run, pipeline, stages):
+@pytest.mark.parametrize("pipeline", PIPELINES.values(), ids=lambda pipeline: pipeline.folder or "modular")
+def test_predictions_are_what_was_scored(tiny_run, unidec_run, pipeline):
     """A test document's text, unknown words included, is ranked as the score stage ranked its tokens."""
-    run = unidec_run if pipeline else tiny_run
-    data, made = run / "data", run / pipeline / "data"
+    run = tiny_run if pipeline is MODULAR else unidec_run
+    data, made = run / "data", run / pipeline.folder / "data"
     saved = json.loads((made / "score" / "fusion.json").read_text())
-    folders = [made / stage for stage in stages]
+    folders = [made / stage for stage in pipeline.searched]
     predictor = final_predictor(data / "prepare", folders, made / "index", saved["settings"])
     test = load_split(data / "prepare" / "test", len(LABELS))
     ids, scores = predictor.predict(test.tokens, Fusion(**saved["weights"]), 7)
@@ -152,7 +166,7 @@ def test_the_unified_method_answers_when_it_is_asked(unidec_run, tmp_path):
     first, blank = (json.loads(line) for line in result.stdout.splitlines())
     assert_answer(first, texts[0], 3)
     assert blank["known"] is False and len(blank["labels"]) == 3
-    found = load_system(unidec_run / "data", "unidec").answers(texts[:1], 3)
+    found = load_system(unidec_run / "data", UNIDEC).answers(texts[:1], 3)
     assert first["labels"] == found[0].labels
     elsewhere = invoke(
         tmp_path, main, ["predict", "--unidec", "--json", "-k", "3", "--data", unidec_run / "data", *texts]
@@ -326,18 +340,18 @@ def assert_table(printed: str, report: dict, titles: dict[str, str]) -> None:
 def test_the_table_shows_the_metrics_of_every_row(xc, tiny_run):
     report = json.loads((tiny_run / "metrics.json").read_text())
     assert list(report["index"].values()) == [100.0] * 3
-    assert_table(xc("table"), report, ROWS)
+    assert_table(xc("table"), report, MODULAR.rows)
 
 
 def test_the_table_of_the_unified_method_has_its_own_rows(unidec_run, tmp_path):
     result = invoke(unidec_run, main, ["table", "--unidec"])
     assert (result.exit_code, result.stderr) == (0, "")
     report = json.loads((unidec_run / "unidec" / "metrics.json").read_text())
-    assert_table(result.stdout, report, UNIDEC_ROWS)
-    alone = {row: figures for row, figures in report.items() if row not in ("classifier", "concatenated")}
+    assert_table(result.stdout, report, UNIDEC.rows)
+    alone = {row: figures for row, figures in report.items() if row not in UNIDEC.absent}
     (tmp_path / "alone.json").write_text(json.dumps(alone))
     result = invoke(tmp_path, main, ["table", "--unidec", "--metrics", "alone.json"])
-    assert_table(result.stdout, alone, {row: title for row, title in UNIDEC_ROWS.items() if row in alone})
+    assert_table(result.stdout, alone, {row: title for row, title in UNIDEC.rows.items() if row in alone})
     for command in (["table", "--metrics", unidec_run / "unidec" / "metrics.json"], ["table"]):
         assert_refused(invoke(unidec_run, main, command), "metrics.json", "dvc repro")
 
@@ -378,7 +392,86 @@ def test_an_export_of_two_runs_is_refused(tiny_run, tmp_path):
 
 def test_what_to_try_next_names_commands_that_exist(xc):
     named = re.findall(r"^  xc (\w+)", xc("next"), flags=re.MULTILINE)
-    assert named and set(named) <= set(main.commands)
+    assert named and set(named) <= set(COMMANDS)
+
+
+def loaded_by(*args: str) -> tuple[subprocess.CompletedProcess, set[str]]:
+    """(the finished process of `xc` with these arguments, the packages it had imported by then)."""
+    code = (
+        "import atexit, sys; atexit.register(lambda: print('', *{name.split('.')[0] for name in sys.modules}))\n"
+        "from longtail.cli import main; main(prog_name='xc')"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, cwd=ROOT)
+    return done, set(done.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize("args, code", [(["--help"], 0), (["--version"], 0), ([], 2), (["predcit"], 2)])
+def test_help_and_a_mistyped_command_import_nothing_slow(args, code):
+    done, modules = loaded_by(*args)
+    assert done.returncode == code, done.stderr
+    assert "click" in modules and not modules & HEAVY
+
+
+@pytest.mark.parametrize("args", [["predict", "--help"], ["predict"], ["estimate", "--help"], ["next"]])
+def test_a_command_that_computes_nothing_imports_nothing_that_computes(args):
+    _, modules = loaded_by(*args)
+    assert not modules & (HEAVY - {"ruamel"})
+
+
+def test_a_mistyped_command_is_answered_with_the_one_that_was_meant():
+    done, _ = loaded_by("chekc", "my.csv")
+    assert done.returncode == 2 and "No such command 'chekc'" in done.stderr and "'check'" in done.stderr
+    done, _ = loaded_by("qqqq")
+    assert done.returncode == 2 and "No such command 'qqqq'" in done.stderr and "Did you mean" not in done.stderr
+
+
+def test_every_command_is_listed_with_the_first_line_of_its_help():
+    done, _ = loaded_by("--help")
+    with click.Context(main) as context:
+        assert main.list_commands(context) == list(COMMANDS)
+        for name, (_, line) in COMMANDS.items():
+            command = main.get_command(context, name)
+            assert command.name == name and command.help.splitlines()[0] == line
+            assert re.search(rf"^  {name} +{re.escape(line)}$", done.stdout, flags=re.MULTILINE)  # one line each
+
+
+def test_the_version_is_said():
+    done, _ = loaded_by("--version")
+    assert done.stdout.splitlines()[0] == f"longtail {longtail.__version__}"
+
+
+def test_a_new_pipeline_has_an_option_without_new_code(monkeypatch):
+    monkeypatch.setitem(PIPELINES, "third", dataclasses.replace(UNIDEC, folder="third"))
+
+    @click.command()
+    @pipeline_option
+    def chosen(pipeline: str) -> None:
+        click.echo(repr(PIPELINES[pipeline].folder))
+
+    for args, folder in (([], ""), (["--unidec"], "unidec"), (["--third"], "third")):
+        assert ast.literal_eval(CliRunner().invoke(chosen, args).output) == folder
+    assert "dvc repro third/dvc.yaml" in CliRunner().invoke(chosen, ["--help"]).output
+
+
+def test_a_file_of_the_current_folder_stands_before_the_one_that_comes_along(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("params.yaml", "unidec/params.yaml", "recipes", "data/raw/hpo"):
+        assert files.find(name) == ROOT / name
+    (tmp_path / "params.yaml").write_text("K: 1\n")
+    assert files.find("params.yaml") == Path("params.yaml")
+    assert files.find("nowhere.yaml") == Path("nowhere.yaml")
+
+
+def test_a_dataset_is_checked_in_a_folder_without_parameters(tmp_path):
+    (tmp_path / "a.csv").write_text("text,label\n" + "".join(f"text {i},l{i % 3}\n" for i in range(40)))
+    result = invoke(tmp_path, main, ["check", "a.csv"])
+    assert (result.exit_code, result.stderr) == (0, "") and result.stdout.endswith("It can be trained on.\n")
+    result = invoke(tmp_path, main, ["import", "a.csv", "out"])
+    assert (result.exit_code, result.stderr) == (0, "") and load_dataset(tmp_path / "out").label_ids == [
+        "l0",
+        "l1",
+        "l2",
+    ]
 
 
 def test_artifacts_of_different_runs_are_not_mixed(tiny_run, tmp_path):

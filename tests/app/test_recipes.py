@@ -1,4 +1,4 @@
-"""Recipes: complete, checked, each what its method is; put in place without losing anything; run on tiny data."""
+"""Recipes: what differs from a base, each what its method is; put in place with nothing lost; run on tiny data."""
 
 import json
 import math
@@ -8,12 +8,17 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ruamel.yaml import YAML
 
 from longtail.cli import main
-from longtail.recipes import ANY, Recipe, flat
+from longtail.recipes import ANY, Layer, complete, flat, values_of
+from stages import check_parameters
 from testing.tiny import ROOT, UNIDEC, branch, invoke, run_stages, small_checkpoint
 from xcutils.core import artifacts
-from xcutils.core.params import load_all, read
+from xcutils.core.params import read
+from xcutils.core.pipelines import pipeline_of
 
 FILES = {file.stem: file for file in sorted((ROOT / "recipes").glob("*.yaml"))}
 LARGE = [name for name in FILES if name.endswith(("-131k", "-1.3m"))]
@@ -101,23 +106,41 @@ DISTILBERT = "sentence-transformers/msmarco-distilbert-base-v4"
 
 def values(name: str) -> dict:
     """{name: value} of a recipe, or of a parameter file by its path."""
-    return flat(read(FILES.get(name, ROOT / name)))
+    return flat(values_of(name, ROOT) if name in FILES else read(ROOT / name))
 
 
-def base_of(name: str) -> str:
+def layers(name: str) -> list[Layer]:
+    """The files of a recipe: the complete one first, its own last."""
+    return complete(name, ROOT).layers
+
+
+def written(name: str) -> str:
+    """The whole parameter file that putting a recipe in place writes."""
+    return complete(name, ROOT).text
+
+
+def place_of(name: str) -> str:
     return "unidec/params.yaml" if name in UNIFIED else "params.yaml"
 
 
-def comments(text: str) -> dict[str, str]:
-    """{name: comment} of the lines that have one."""
-    found, section = {}, ""
+def lines_of(text: str) -> dict[str, str]:
+    """{name: its line} of a parameter file, together with a comment that goes on below it."""
+    found, section, name = {}, "", ""
     for line in text.splitlines():
-        match = re.fullmatch(r"( *)(\w+):(?: \S+)?(?: *# (.*))?", line)
-        if match and not match[1]:
-            section = match[2]
+        match = re.match(r"( *)(\w+):( ?)", line)
+        if match:
+            section = section if match[1] else match[2]
+            name = f"{section}.{match[2]}" if match[1] else match[2]
         if match and match[3]:
-            found[f"{section}.{match[2]}" if match[1] else match[2]] = match[3]
+            found[name] = line
+        elif re.match(" +# ", line):
+            found[name] += " " + line.strip(" #")
     return found
+
+
+def comments(text: str) -> dict[str, str]:
+    """{name: comment} of the lines of a parameter file that have one."""
+    return {name: line.partition(" # ")[2] for name, line in lines_of(text).items() if " # " in line}
 
 
 # --- what they hold ---------------------------------------------------------------------------------------------------
@@ -128,23 +151,73 @@ def test_every_method_has_its_recipe():
     assert {name.rpartition("-")[0] for name in LARGE} == set(PAPERS)
 
 
+def test_the_recipes_are_short():
+    lines = {name: file.read_text(encoding="utf-8").splitlines() for name, file in FILES.items()}
+    assert sum(map(len, lines.values())) <= 900
+    long = {line for one in lines.values() for line in one if len(line) > 120}
+    assert {line.strip("# ") for line in long} == {complete(n, ROOT).command for n in LARGE if n in UNIFIED}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_recipe_has_the_values_it_had_as_a_complete_file(name):
+    recorded = json.loads((ROOT / "tests" / "app" / "recipe-values.json").read_text(encoding="utf-8"))
+    now = values(name)
+    assert now == {key: value for key, value in recorded[name].items() if key in now}
+    assert [*now] == [key for key in recorded[name] if key in now]
+    for gone in set(recorded[name]) - set(now):
+        assert len({repr(one[gone]) for other, one in recorded.items() if place_of(other) == place_of(name)}) == 1, gone
+
+
+@pytest.mark.parametrize(("name", "file"), [("dexa", "params.yaml"), ("unidec", "unidec/params.yaml")])
+def test_the_parameter_file_is_the_complete_recipe_line_by_line(name, file):
+    """The comments stand in the recipe; who edits one of the two edits both."""
+    assert (ROOT / file).read_text(encoding="utf-8") == layers(name)[0].body
+    assert len(layers(name)) == 1 and written(name) == FILES[name].read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_bases_end_at_the_complete_recipe_of_the_pipeline(name):
+    assert layers(name)[0].file == FILES["unidec" if name in UNIFIED else "dexa"]
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name not in ("dexa", "unidec")])
+def test_every_line_of_a_recipe_says_something_that_its_base_does_not(name):
+    *below, own = layers(name)
+    base, notes = values(below[-1].file.stem), {}
+    for layer in below[1:]:
+        notes |= {key: note for key, (_, note) in layer.given.items()}
+    known = comments(below[0].text)
+    for key, value in flat(own.tree).items():
+        note = own.given[key][1]
+        assert value != base[key] or note not in ("", notes.get(key)), key
+        assert key not in known or known[key] not in note, key  # the comment of a parameter stands once
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_a_recipe_passes_the_checks_of_the_stages(name):
-    checked = flat(load_all(file=FILES[name]))
-    assert all(checked[key] == value for key, value in values(name).items())
+    tree = values_of(name, ROOT)
+    checked = flat(check_parameters(tree, name, pipeline_of(Path(place_of(name)))).values)
+    assert all(checked[key] == value for key, value in flat(tree).items())
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_recipe_has_the_lines_and_comments_of_the_file_it_replaces(name):
-    base = base_of(name)
-    assert list(values(name)) == list(values(base))
-    own, there = (comments(file.read_text(encoding="utf-8")) for file in (FILES[name], ROOT / base))
-    assert set(there) <= set(own)
+def test_what_is_put_in_place_is_complete_and_commented(name):
+    text, there = written(name), (ROOT / place_of(name)).read_text(encoding="utf-8")
+    tree = YAML(typ="safe").load(text)
+    assert list(flat(tree)) == list(values(place_of(name))) and flat(tree) == values(name)
+    notes = {key: note for layer in layers(name)[1:] for key, (_, note) in layer.given.items() if note}
+    own, known = comments(text), comments(there)
+    for key in {*notes, *known}:
+        parts = [part for part in (known.get(key, ""), notes.get(key, "")) if part]
+        assert own[key] == "; ".join([part.rstrip(",") for part in parts[:-1]] + parts[-1:])
+    for line in text.splitlines():
+        value, mark, _ = line.partition("  #")
+        assert not mark or not value or len(value.rstrip()) > 21 or line.index("#") == 23, line
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_what_differs_from_the_default_makes_the_method_and_nothing_else_does(name):
-    own, there = values(name), values(base_of(name))
+    own, there = values(name), values(place_of(name))
     assert {key: own[key] for key in own if own[key] != there[key]} == METHODS[name]
 
 
@@ -199,21 +272,22 @@ def test_renees_rates_are_converted_from_the_sum_over_a_batch_to_its_mean(name, 
 
 def head(name: str) -> str:
     """The comment at the recipe's head, without marks."""
-    lines = FILES[name].read_text(encoding="utf-8").splitlines()
-    count = next(i for i, line in enumerate(lines) if not line.startswith("#"))
-    return " ".join(line.removeprefix("#").strip() for line in lines[:count])
+    return " ".join(line.strip("# ") for line in layers(name)[-1].head.splitlines())
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_the_head_names_method_source_and_departures(name):
-    recipe = Recipe(name, FILES[name].read_text(encoding="utf-8"), {})
-    assert recipe.title.endswith(".") and len(recipe.title) <= 118
-    assert recipe.title.lower().startswith(name.split("-")[0])
+    title = complete(name, ROOT).title
+    assert title.endswith(".") and len(title) <= 118
+    assert title.lower().startswith(name.split("-")[0])
     assert "Source: [" in head(name) and "Differs from the paper" in head(name)
+    others = set(re.findall(r"\b([\w.-]+)\.yaml", head(name))) - {"params", "dvc"}
+    assert others <= set(FILES)
 
 
-def test_sources_are_in_the_readme():
-    known = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_sources_are_in_the_table_of_papers():
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    known = "\n".join(page.read_text(encoding="utf-8") for page in pages)
     texts = [file.read_text(encoding="utf-8") for file in [*FILES.values(), ROOT / "docs" / "methods.md"]]
     keys = {key.removesuffix(" code") for text in texts for key in re.findall(r"\[([A-Z][\w -]+)\](?!\()", text)}
     assert {"DEXA", "Renee", "Kharbanda 2024"} <= keys
@@ -277,11 +351,11 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_a_recipe_is_put_in_place_and_git_gives_the_old_file_back(project, name):
     before = contents(project)
     said = xc(project, name)
-    place = base_of(name)
-    assert (project / place).read_bytes() == FILES[name].read_bytes()
+    place = place_of(name)
+    assert (project / place).read_text(encoding="utf-8") == written(name)
     assert f"{place} is now recipe {name}." in said and f"Back: git checkout {place}" in said
     assert ("Next: dvc repro unidec/dvc.yaml," if name in UNIFIED else "Next: dvc repro,") in said
-    assert contents(project) == before | {place: FILES[name].read_bytes()}
+    assert contents(project) == before | {place: written(name).encode()}
     git(project, "checkout", place)
     assert contents(project) == before
 
@@ -300,8 +374,7 @@ def test_a_unified_recipe_for_a_certain_dataset_says_the_command_that_sets_it(pr
     assert f"It is for {dataset}; the dataset of params.yaml is another one, data/raw/hpo" in said
     command = next(line.removeprefix("Next: ") for line in said.splitlines() if line.startswith("Next: "))
     assert command.startswith(f"dvc exp run unidec/dvc.yaml -S dataset={dataset} -S prepare.") and command in head(name)
-    shown = Recipe(name, FILES[name].read_text(encoding="utf-8"), read(FILES[name])).command
-    assert shown == command
+    assert complete(name, ROOT).command == command
     text = (project / "params.yaml").read_text(encoding="utf-8").replace(f"dataset: {ANY}", f"dataset: {dataset}")
     (project / "params.yaml").write_text(text, encoding="utf-8")
     said = xc(project, name)
@@ -309,8 +382,7 @@ def test_a_unified_recipe_for_a_certain_dataset_says_the_command_that_sets_it(pr
 
 
 def test_only_recipes_for_a_certain_dataset_have_a_command_of_their_own():
-    recipes = {name: Recipe(name, file.read_text(encoding="utf-8"), read(file)) for name, file in FILES.items()}
-    assert {name for name, recipe in recipes.items() if recipe.command} == set(LARGE) & set(UNIFIED)
+    assert {name for name in FILES if complete(name, ROOT).command} == set(LARGE) & set(UNIFIED)
 
 
 def test_uncommitted_changes_are_kept_beside_the_file(project):
@@ -368,7 +440,7 @@ def test_a_file_that_is_missing_or_damaged_is_replaced(project, content):
     if content is not None:
         file.write_bytes(content)
     assert ("params.yaml.before" in xc(project, "dpr")) == (content is not None)
-    assert file.read_bytes() == FILES["dpr"].read_bytes()
+    assert file.read_text(encoding="utf-8") == written("dpr")
     assert content is None or (project / "params.yaml.before").read_bytes() == content
 
 
@@ -465,8 +537,142 @@ def test_a_recipe_that_is_wrong_is_refused_and_nothing_changes(project):
     assert contents(project) == before
 
 
-def test_without_recipes_it_says_where_to_run(tmp_path):
+WRONG_BASES = {
+    "nowhere": ("base: dexxa\nK: 0\n", ["its base 'dexxa' is no recipe", "did you mean dexa"]),
+    "number": ("base: 5\n", ["base is 5; it must be the name of a recipe"]),
+    "itself": ("base: own\n", ["go in a circle, own - own"]),
+    "round": ("base: other\n", ["go in a circle, own - other - own"]),
+    "section": ("base: dexa\nencodr: {lr: 0.1}\n", ["encodr is not in its base dexa; known there: K, dataset, seed"]),
+    "value": ("base: dpr\nencoder: {rate: 0.1}\n", ["encoder.rate is not in its base dpr; known there: kind, model"]),
+    "other pipeline": ("base: unidec\nK: 0\n", ["K is not in its base unidec; known there: beta, eta"]),
+    "no section": ("base: dexa\nencoder: 5\n", ["encoder must be a section of `name: value` lines, not 5"]),
+    "nothing": ("base: dexa\nencoder:\n", ["encoder must be a section of `name: value` lines, not None"]),
+    "no value": ("base: dexa\nseed: {a: 1}\n", ["seed must be a value, not {'a': 1}"]),
+    "twice": ("base: dexa\nK: 0\nK: 1\n", ["is not valid YAML"]),
+    "range": ("base: dpr\nencoder: {margin: -1}\n", ["encoder.margin is -1"]),
+}
+
+
+@pytest.mark.parametrize(("text", "parts"), WRONG_BASES.values(), ids=WRONG_BASES)
+def test_a_recipe_that_does_not_go_with_its_base_is_one_sentence_that_names_the_file(project, text, parts):
+    (project / "recipes" / "own.yaml").write_text(text)
+    (project / "recipes" / "other.yaml").write_text("base: own\n")
+    before = contents(project)
+    said = refused(project, "own")
+    assert "recipes/own.yaml" in said and all(part in said for part in parts)
+    assert contents(project) == before
+    assert len(xc(project).splitlines()) == len(FILES) + 2  # the others can still be seen and used
+
+
+def test_the_file_that_sets_a_wrong_value_is_named_and_not_the_one_that_was_asked_for(project):
+    (project / "recipes" / "other.yaml").write_text("base: dexa\nencoder: {margin: -1}\n")
+    (project / "recipes" / "own.yaml").write_text("base: other\nK: 0\n")
+    assert "recipes/other.yaml: encoder.margin is -1" in refused(project, "own")
+
+
+def test_a_users_recipe_with_a_base_is_put_in_place_with_its_head_and_notes(project):
+    text = (
+        "# Mine: with fewer steps.\nbase: ngame\nencoder:\n  epochs: 1e1  # enough\nscore: {tau: .2, ef: 9}  # tried\n"
+    )
+    (project / "recipes" / "own.yaml").write_text(text)
+    assert "own  " in xc(project) and "Mine: with fewer steps." in xc(project)
+    assert "params.yaml is now recipe own." in xc(project, "own")
+    lines = (project / "params.yaml").read_text(encoding="utf-8").splitlines()
+    assert lines[:3] == ["# Mine: with fewer steps.", "#", layers("dexa")[0].body.splitlines()[0]]
+    for line in (
+        "  epochs: 1e1          # 0 = the encoder as it is; enough",
+        "  tau: .2              # temperature of the memory's weights; tried",
+        "  ef: 9                # tried",
+        "  m: 24",
+    ):
+        assert line in lines
+    assert "Back: xc recipe own" in xc(project, "dpr")
+
+
+@pytest.mark.parametrize("text", ["# Flow.\n{}", "{}"], ids=["with a head", "without one"])
+def test_a_users_complete_recipe_may_be_written_as_he_likes_and_be_a_base(project, text):
+    trees = json.dumps(values_of("dexa", ROOT))
+    (project / "recipes" / "mine.yaml").write_text(text.format(trees) + "\n")
+    (project / "recipes" / "own.yaml").write_text("base: mine\nK: 7\nencoder: {lr: 0.5, loss: 'triplet'}  # tried\n")
+    xc(project, "own")
+    expected = values("dexa") | {"K": 7, "encoder.lr": 0.5, "encoder.loss": "triplet"}
+    assert flat(read(project / "params.yaml")) == expected
+    xc(project, "mine")
+    assert (project / "params.yaml").read_text() == text.format(trees) + "\n"
+
+
+def test_in_a_folder_without_recipes_are_those_that_came_with_longtail(tmp_path):
+    lines = xc(tmp_path).splitlines()
+    assert {line[2:].split()[0] for line in lines} >= set(FILES)
+    assert "params.yaml is now recipe dpr." in xc(tmp_path, "dpr")
+    assert "unidec/params.yaml is now recipe depsl." in xc(tmp_path, "depsl")
+    assert (tmp_path / "params.yaml").read_text(encoding="utf-8") == written("dpr")
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "own.yaml").write_text("base: ance\nseed: 5\n")
+    xc(tmp_path, "own")
+    assert flat(read(tmp_path / "params.yaml")) == values("ance") | {"seed": 5}
+    assert len(xc(tmp_path).splitlines()) == len(lines) + 1
+
+
+def test_without_any_recipes_it_says_where_to_run(tmp_path, monkeypatch):
+    monkeypatch.setattr("longtail.recipes.find", Path)
     assert "run from the folder that holds dvc.yaml" in refused(tmp_path)
+
+
+# --- any values -------------------------------------------------------------------------------------------------------
+
+WORDS = st.text(st.characters(max_codepoint=0xFFFF, exclude_categories=["Cs"]), max_size=12).map(json.dumps)
+PLAIN = st.sampled_from(["1e-4", "0.000010", "-.5", "~", "true", "a b", "data/raw/x", "'it''s: #1'", "[1, 2]", "0x1F"])
+SPELLED = st.one_of(st.integers().map(str), st.floats(allow_nan=False).map(json.dumps), WORDS, PLAIN).filter(
+    lambda text: "Infinity" not in text
+)
+NOTES = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=120).map(lambda note: note.strip(" #"))
+LINES = {name: [*flat(values_of(name, ROOT))] for name in ("dexa", "unidec")}
+
+
+@st.composite
+def chains(draw) -> tuple[str, list[tuple[dict[str, str], str, bool]]]:
+    """(a complete recipe, and for each of some recipes above it its values, their note, and whether in braces)."""
+    bottom = draw(st.sampled_from(sorted(LINES)))
+    changes = st.dictionaries(st.sampled_from(LINES[bottom]), SPELLED, max_size=8)
+    return bottom, draw(st.lists(st.tuples(changes, NOTES, st.booleans()), min_size=1, max_size=3))
+
+
+def spelled(base: str, changes: dict[str, str], note: str, braces: bool) -> str:
+    """A recipe of these values with a note on each."""
+    lines, sections, behind = [f"base: {base}"], {}, f"  # {note}" if note else ""
+    for name, value in changes.items():
+        section, _, key = name.rpartition(".")
+        sections.setdefault(section, []).append(f"{key}: {value}")
+    for section, parts in sections.items():
+        if section and braces:
+            lines.append(f"{section}: {{{', '.join(parts)}}}{behind}")
+        else:
+            lines += (
+                [f"{section}:", *(f"  {part}{behind}" for part in parts)] if section else [p + behind for p in parts]
+            )
+    return "\n".join(lines) + "\n"
+
+
+@settings(max_examples=60, deadline=None)
+@given(chains())
+def test_what_is_written_reads_back_as_the_values_of_all_layers(tmp_path_factory, chain):
+    base, recipes = chain
+    root = tmp_path_factory.mktemp("any")
+    (root / "recipes").mkdir()
+    expected, notes, untouched = values(base), {}, lines_of(written(base))
+    for number, (changes, note, braces) in enumerate(recipes):
+        file = root / "recipes" / f"r{number}.yaml"
+        file.write_text(spelled(base, changes, note, braces), encoding="utf-8")
+        expected |= {key: value for key, value in flat(read(file)).items() if key != "base"}
+        notes |= dict.fromkeys(changes, note)
+        base = file.stem
+    made = complete(base, root)
+    assert list(flat(made.tree).items()) == list(expected.items())
+    assert flat(YAML(typ="safe").load(made.text)) == expected
+    lines = lines_of(made.text)
+    for key, line in untouched.items():
+        assert lines[key].endswith(notes[key]) if key in notes else lines[key] == line
 
 
 # --- runs on tiny data ------------------------------------------------------------------------------------------------
@@ -478,7 +684,7 @@ RATES = {"encoder.lr", "encoder.aux_lr", "train.lr", "train.head_lr", "train.cla
 
 def method_of(name: str) -> dict:
     """What the recipe changes apart from sizes; rates of the encoder only where they are a transformer's, or 0."""
-    own, there = values(name), values(base_of(name))
+    own, there = values(name), values(place_of(name))
     changes = {key: value for key, value in own.items() if value != there[key] and not SIZES.fullmatch(key)}
     return {key: value for key, value in changes.items() if key not in RATES or value == 0 or name in LARGE}
 

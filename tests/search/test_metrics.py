@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from xcutils.search import metrics
-from xcutils.search.metrics import evaluate, evaluate_bins, frequency_bins, hits, per_label
+from xcutils.search.metrics import Judged, Truth, evaluate, frequency_bins, hits
 
 KEYS = [f"{name}@{k}" for name in ("P", "N", "PSP", "PSN") for k in (1, 3, 5)]
 KEYS += ["R@10", "R@100", "C@1", "C@3", "C@5"]
@@ -171,7 +171,7 @@ def test_bins_are_the_definition_and_add_up(drawn, n_bins):
     seed, n_docs, n_labels, width = drawn
     ranking, positives, weights = case(seed, n_docs, n_labels, width)
     label_bin = np.random.default_rng(seed).integers(0, n_bins, n_labels)  # some bins stay empty
-    reports = evaluate_bins(ranking, positives, weights, label_bin, n_bins)
+    reports = Judged(ranking, Truth(positives, weights)).figures_by_bin(label_bin, n_bins)
     assert len(reports) == n_bins
     for bin_, report in enumerate(reports):
         labels = set(np.flatnonzero(label_bin == bin_).tolist())
@@ -184,7 +184,7 @@ def test_bins_are_the_definition_and_add_up(drawn, n_bins):
 def test_an_empty_bin_gives_zeros():
     ranking, positives, weights = case(3, ragged=False)
     label_bin = np.where(np.arange(30) < 3, 1, 0)  # bin 1: labels never relevant; bin 2: no labels at all
-    whole, no_positives, no_labels = evaluate_bins(ranking, positives, weights, label_bin, 3)
+    whole, no_positives, no_labels = Judged(ranking, Truth(positives, weights)).figures_by_bin(label_bin, 3)
     assert set(no_positives.values()) == set(no_labels.values()) == {0.0}
     assert list(no_labels) == KEYS and whole["P@5"] > 0
 
@@ -218,8 +218,8 @@ def test_stored_values_order_and_repeats_do_not_matter_and_inputs_stay_as_they_a
     assert evaluate(ranking, untidy, weights) == pytest.approx(evaluate(ranking, positives, weights))
     assert evaluate(ranking, sparse.csr_array(positives), weights) == evaluate(ranking, positives, weights)
     assert np.array_equal(hits(ranking, untidy), hits(ranking, positives))
-    evaluate_bins(ranking, untidy, weights, label_bin, 3)
-    clean, counts = per_label(ranking, positives), per_label(ranking, untidy)
+    Judged(ranking, Truth(untidy, weights)).figures_by_bin(label_bin, 3)
+    clean, counts = (Judged(ranking, Truth(one)).per_label() for one in (positives, untidy))
     assert all(np.array_equal(counts[name], clean[name]) for name in clean)
     for before, after in zip(untouched, (untidy.data, untidy.indices, untidy.indptr, ranking, weights, label_bin)):
         np.testing.assert_array_equal(after, before)
@@ -252,7 +252,7 @@ def test_doc_times_label_outgrows_32_bits(dtype):
 @pytest.mark.parametrize("k", [1, 5, 40])
 def test_per_label_counts(k):
     ranking, positives, _ = case(4)
-    counts = per_label(ranking, positives, k)
+    counts = Judged(ranking, Truth(positives)).per_label(k)
     ranked, relevant = as_lists(ranking, positives)
     assert list(counts) == ["true_positives", "predicted", "relevant"]
     for label in range(positives.shape[1]):
@@ -304,7 +304,7 @@ def test_misfits_are_refused():
     with pytest.raises(ValueError, match="each of 30 labels"):
         evaluate(ranking, positives, weights[1:])
     with pytest.raises(ValueError, match="bins outside 0..1"):
-        evaluate_bins(ranking, positives, weights, np.arange(30) % 3, 2)
+        Judged(ranking, Truth(positives, weights)).figures_by_bin(np.arange(30) % 3, 2)
     with pytest.raises(ValueError, match="n_bins"):
         frequency_bins(np.ones(3), 0)
 

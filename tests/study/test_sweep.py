@@ -1,11 +1,14 @@
-"""The sweeps' settings, what is read from the queue's status, and the document, on made-up results; DVC is not run."""
+"""The sweeps' rows, what is read from the queue's status, and the document, on made-up results; DVC is not run."""
 
 import pytest
 
+from longtail.recipes import flat
+from stages import check_parameters
 from study import sweep
-from study.experiments import changed, flat
+from study.experiments import with_values
 from xcutils.core.errors import UserError
-from xcutils.core.params import check_file, read
+from xcutils.core.params import read
+from xcutils.core.pipelines import MODULAR
 
 TREE = {
     "K": 4096,
@@ -32,17 +35,17 @@ def metrics(p1: float) -> dict:
     return {"encoder": figures, "fused": {"P@1": p1 + 10}}
 
 
-def made_up(rows: list[sweep.Setting]) -> dict[str, dict]:
+def made_up(rows: list[sweep.Row]) -> dict[str, dict]:
     return {row.name: metrics(30.0 + place) for place, row in enumerate(rows)}
 
 
 def test_the_sweeps_are_those_that_were_asked_for():
-    assert [row.k for row in sweep.settings("k", TREE)] == [0, 512, 2048, 4096, 65536]
-    loss = [(row.group, row.k) for row in sweep.settings("loss", TREE)]
+    assert [row.k for row in sweep.make_rows("k", TREE)] == [0, 512, 2048, 4096, 65536]
+    loss = [(row.group, row.k) for row in sweep.make_rows("loss", TREE)]
     bags = ["triplet", "triplet-tokens", "decoupled-softmax"]
     assert loss == [(loss, k) for loss in bags for k in (0, 4096)]
     encoders = ["bag-of-embeddings", "bi-gru", "MiniLM-L3", "MiniLM-L6"]
-    assert [(row.group, row.k) for row in sweep.settings("encoder", TREE)] == [
+    assert [(row.group, row.k) for row in sweep.make_rows("encoder", TREE)] == [
         (e, k) for e in encoders for k in (0, 4096)
     ]
 
@@ -50,42 +53,42 @@ def test_the_sweeps_are_those_that_were_asked_for():
 @pytest.mark.parametrize("name", sweep.SWEEPS)
 def test_every_change_is_to_a_parameter_of_this_repository(name):
     tree = read(sweep.ROOT / "params.yaml")
-    for row in sweep.settings(name, tree):
-        new = changed(tree, dict(row.changes))
+    for row in sweep.make_rows(name, tree):
+        new = with_values(tree, dict(row.changes))
         assert new["K"] == row.k
         assert set(flat(new)) == set(flat(tree))
-        check_file(new, sweep.ROOT / "params.yaml")  # each value of its type and in its range
+        check_parameters(new, "params.yaml", MODULAR)  # each value of its type and in its range
 
 
 def test_the_rows_of_a_pair_differ_in_k_alone():
     for name in ("loss", "encoder"):
-        rows = sweep.settings(name, TREE)
+        rows = sweep.make_rows(name, TREE)
         for without, aux in zip(rows[::2], rows[1::2]):
             assert (without.group, without.k, aux.k) == (aux.group, 0, 4096)
             assert without.changes[1:] == aux.changes[1:]
 
 
-def test_settings_of_one_name_are_one_experiment():
-    rows = [row for name in sweep.SWEEPS for row in sweep.settings(name, TREE)]
+def test_rows_of_one_name_are_one_experiment():
+    rows = [row for name in sweep.SWEEPS for row in sweep.make_rows(name, TREE)]
     assert len({row.name for row in rows}) == len(set(rows)) == 5 + 4 + 8  # default loss: two rows are in two sweeps
 
 
 def test_overrides():
-    row = sweep.settings("loss", TREE, {"encoder.normalise_first": False, "encoder.lr": 0.0001})[1]
+    row = sweep.make_rows("loss", TREE, {"encoder.normalise_first": False, "encoder.lr": 0.0001})[1]
     words = row.overrides
     assert set(words[::2]) == {"-S"}
     assert words[1] == "K=4096"
     wanted = {"encoder.loss=triplet", "encoder.normalise_first=false", "encoder.lr=0.0001"}
     assert wanted <= set(words[1::2])
     assert sum(word.startswith("encoder.lr=") for word in words) == 1
-    assert sweep.settings("k", TREE)[0].overrides == ["-S", "K=0"]
-    layers = {row.group: dict(row.changes).get("encoder.layers") for row in sweep.settings("encoder", TREE)}
+    assert sweep.make_rows("k", TREE)[0].overrides == ["-S", "K=0"]
+    layers = {row.group: dict(row.changes).get("encoder.layers") for row in sweep.make_rows("encoder", TREE)}
     assert layers == {"bag-of-embeddings": None, "bi-gru": None, "MiniLM-L3": 3, "MiniLM-L6": 0}
 
 
 def test_extra_changes_win_and_are_in_every_row():
     for name in sweep.SWEEPS:
-        for row in sweep.settings(name, TREE, {"encoder.epochs": 1}):
+        for row in sweep.make_rows(name, TREE, {"encoder.epochs": 1}):
             assert sweep.experiment(TREE, row).values["params.yaml"]["encoder.epochs"] == 1
             assert row.overrides.count("encoder.epochs=1") == 1
 
@@ -112,28 +115,28 @@ def test_status_of_the_queue():
 
 
 def test_queue_that_cannot_go_on():
-    fine = [(["a"], 0, 1, False), (["a"], sweep.LOST - 1, 1, False), ([], sweep.LOST, 1, False), ([], 1, 9, False)]
+    fine = [(["a"], 0, 1, False), (["a"], sweep.LOOKS - 1, 1, False), ([], sweep.LOOKS, 1, False), ([], 1, 9, False)]
     for state in fine:
         sweep.check_queue(*state)
     with pytest.raises(UserError, match="dvc queue kill a"):
-        sweep.check_queue(["a"], sweep.LOST, 1, False)
+        sweep.check_queue(["a"], sweep.LOOKS, 1, False)
     with pytest.raises(UserError, match="started"):
-        sweep.check_queue([], sweep.LOST, sweep.STARTS, False)
+        sweep.check_queue([], sweep.LOOKS, sweep.STARTS, False)
     with pytest.raises(UserError, match="--minutes"):
         sweep.check_queue(["a"], 0, 1, True)
 
 
 def test_gains_are_of_pairs():
-    rows = sweep.settings("loss", TREE)
+    rows = sweep.make_rows("loss", TREE)
     found = made_up(rows)
     found[rows[1].name] = metrics(36.5)
     assert sweep.gains(rows, found) == {"triplet": 6.5, **dict.fromkeys(list(sweep.LOSSES)[1:], 1.0)}
-    rows = sweep.settings("k", TREE)
+    rows = sweep.make_rows("k", TREE)
     assert sweep.gains(rows, made_up(rows)) == {}
 
 
-def test_section_has_a_row_for_each_setting():
-    rows = sweep.settings("loss", TREE)
+def test_section_has_a_line_for_each_row():
+    rows = sweep.make_rows("loss", TREE)
     text = sweep.section("loss", rows, made_up(rows), TREE)
     table = [line for line in text.splitlines() if line.startswith("|")]
     assert len(table) == 2 + len(rows)
@@ -154,7 +157,7 @@ def test_document_joins_the_sections():
 
 @pytest.mark.parametrize("name", ["k", "encoder"])
 def test_plots_are_the_same_each_time(name, tmp_path):
-    rows = sweep.settings(name, TREE)
+    rows = sweep.make_rows(name, TREE)
     for file in ("one.png", "two.png"):
         sweep.draw(name, rows, made_up(rows), tmp_path / file)
     first, second = ((tmp_path / file).read_bytes() for file in ("one.png", "two.png"))

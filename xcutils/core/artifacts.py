@@ -30,6 +30,7 @@ MANIFEST = "manifest.json"
 LIBRARIES = ("numpy", "scipy", "torch", "transformers", "tokenizers", "safetensors", "hnswlib")
 SIGNS_OF_A_FULL_DISK = ("requested and", "No space left", "File too large", "quota")  # numpy and safetensors say so
 REMEMBERED = 1 << 25  # bytes from which on a file that was found right is not hashed again until it changes
+_hashed: dict[tuple[int, int, int, int], str] = {}  # by what changes when anybody writes to the file
 _verified = Path(os.environ.get("DVC_ROOT", ".")) / ".scratch" / "verified.json"
 
 
@@ -141,12 +142,16 @@ def _shapes(path: Path) -> dict:
 
 
 def sha256(path: Path) -> str:
-    """The hash of a file's contents."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+    """The hash of a file's contents; a file that this process has hashed is not read again until it changes."""
+    facts = os.stat(path)
+    stamp = (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns)
+    if stamp not in _hashed:
+        digest = hashlib.sha256()
+        with open(path, "rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+        _hashed[stamp] = digest.hexdigest()
+    return _hashed[stamp]
 
 
 def load_manifest(folder: Path) -> dict:

@@ -1,4 +1,4 @@
-"""The pipelines, one row each: where they are, their stages, what is searched in the end, and the rows of their metrics.
+"""The pipelines, one row each: where they are, their stages, what is searched in the end, the rows of their metrics.
 
 A new one is a folder with a dvc.yaml and a params.yaml, and a row here. The library knows stages by name alone.
 """

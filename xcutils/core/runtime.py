@@ -9,7 +9,7 @@ import math
 import os
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import torch
 from xcutils.core import scratch
 from xcutils.core.console import say
 from xcutils.core.errors import UserError
+from xcutils.core.rooms import code_of
 
 
 def start(seed: int = 0) -> torch.device:
@@ -63,6 +64,13 @@ def device() -> torch.device:
                 f"XC_DEVICE={wanted} cannot be used ({reason}): unset it or name cpu, cuda or mps."
             ) from None
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def mixed_precision(device: torch.device) -> AbstractContextManager:
+    """bfloat16 on a GPU that has it, nothing elsewhere; pooling, norms and losses outside it stay in float32."""
+    if device.type == "cuda" and torch.cuda.is_bf16_supported():
+        return torch.autocast("cuda", dtype=torch.bfloat16)
+    return nullcontext()
 
 
 def memory(root: Path = Path("/")) -> float:
@@ -136,24 +144,21 @@ def strength(size: int = 768, seconds: float = 0.1) -> tuple[int, float]:
 
 
 @contextmanager
-def resumable(
-    stage: str, params, inputs: Iterable[Path], *, folder: str = "stages", **facts
-) -> Iterator[scratch.Scratch]:
+def resumable(stage: Path, params, inputs: Iterable[Path], **facts) -> Iterator[scratch.Scratch]:
     """Scratch of this very piece of work, in the project's folder also when DVC runs the stage in a temporary one.
 
+    stage   the file of the stage's code: with the rooms it reaches it decides which unfinished work is its own
     params  the stage's parameters; facts: what else its result depends on (seed, K)
-    folder  where the stage's code is
     """
-    facts |= {"stage": stage, "params": asdict(params), "threads": torch.get_num_threads(), "device": str(device())}
-    here = Path(__file__).parent
-    code = [here.parent / folder / f"{stage}.py", *sorted(here.glob("*.py"))]
-    name = f"{stage}-{scratch.fingerprint(facts, inputs, code)}"
-    place = Path(os.environ.get("DVC_ROOT", ".")).resolve() / ".scratch" / name
-    with scratch.opened(place, lambda text: say(f"{stage}: {text}"), _pause()) as opened:
+    stage, name = Path(stage).resolve(), Path(stage).stem
+    facts |= {"stage": name, "params": asdict(params), "threads": torch.get_num_threads(), "device": str(device())}
+    folder = f"{name}-{scratch.fingerprint(facts, inputs, code_of(stage))}"
+    place = Path(os.environ.get("DVC_ROOT", ".")).resolve() / ".scratch" / folder
+    with scratch.opened(place, lambda text: say(f"{name}: {text}"), _pause()) as opened:
         try:
             yield opened
         except KeyboardInterrupt:
-            say(f"{stage}: what is in {place.name} of .scratch is kept, the next run goes on from there.")
+            say(f"{name}: what is in {place.name} of .scratch is kept, the next run goes on from there.")
             raise
 
 

@@ -35,7 +35,7 @@ def fingerprint(facts: dict, inputs: Iterable[Path], code: Iterable[Path]) -> st
     parts = {
         "facts": facts,
         "inputs": [artifacts.fingerprint(folder) for folder in inputs],
-        "code": {path.name: artifacts.sha256(path) for path in code},
+        "code": {path.parent.name + "/" + path.name: artifacts.sha256(path) for path in code},
         "libraries": artifacts.libraries(),
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:20]

@@ -5,40 +5,39 @@ However many texts are encoded in a step, the activations of one chunk alone sta
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from xcutils.core.ragged import Ragged
+from xcutils.model.encoder import Encoder, Texts
 
 
-def encode_cached(encoder: nn.Module, tokens: Ragged, chunk: int) -> Tensor:
-    """(rows, D): what encoder(tokens) gives, with its gradient."""
-    device = next((t.values.device for t in encoder.tables), None) or next(encoder.parameters()).device
+def embed_cached(encoder: Encoder, texts: Texts, chunk: int) -> Tensor:
+    """(rows, D): what encoder.embed(texts) gives, with its gradient."""
     if not torch.is_grad_enabled():
-        return _Cached.forward(None, None, encoder, tokens, chunk)
+        return _Cached.forward(None, None, encoder, texts, chunk)
     # Autograd follows tensors alone: this one stands for the encoder's weights, whose gradients are added as they come.
-    return _Cached.apply(torch.zeros((), device=device, requires_grad=True), encoder, tokens, chunk)
+    return _Cached.apply(torch.zeros((), device=encoder.device, requires_grad=True), encoder, texts, chunk)
 
 
 class _Cached(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, weights, encoder, tokens, chunk):
+    def forward(ctx, weights, encoder, texts, chunk):
         states, parts = [], []
         with torch.no_grad():
-            for some in _pieces(len(tokens), chunk):
+            for some in _pieces(len(texts), chunk):
                 states.append(_random_state())  # dropout must fall alike both times
-                parts.append(encoder(tokens.take(some)).float())
+                parts.append(encoder.embed(texts.take(some)).float())
         if ctx is not None:
-            ctx.call = encoder, tokens, chunk, states
+            ctx.call = encoder, texts, chunk, states
         return torch.cat(parts) if parts else torch.zeros(0, encoder.dim)
 
     @staticmethod
     def backward(ctx, gradient):
-        encoder, tokens, chunk, states = ctx.call
+        encoder, texts, chunk, states = ctx.call
         after = _random_state()
-        for some, state in zip(_pieces(len(tokens), chunk), states):
+        for some, state in zip(_pieces(len(texts), chunk), states):
             _set_random_state(state)
             with torch.enable_grad():
-                out = encoder(tokens.take(some)).float()
+                out = encoder.embed(texts.take(some)).float()
             torch.autograd.backward(out, gradient[some[0] : some[-1] + 1])
             for table in encoder.tables:
                 table.merge()

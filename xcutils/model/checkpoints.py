@@ -5,7 +5,9 @@ import importlib.util
 import json
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
+from torch.nn import functional as F
 
 from xcutils.core.errors import UserError
 
@@ -96,6 +98,17 @@ def fingerprint(checkpoint: str) -> str:
             while block := content.read(1 << 20):
                 digest.update(block)
     return digest.hexdigest()
+
+
+def token_table(checkpoint: str) -> torch.Tensor:
+    """(V, D) float: a checkpoint's token vectors, mean-centred and of length one."""
+    for file in weight_files(checkpoint):
+        with safe_open(file, framework="pt") as tensors:
+            for key in tensors.keys():
+                if key.endswith(("word_embeddings.weight", "embed_tokens.weight", "tok_embeddings.weight")):
+                    table = tensors.get_tensor(key).float()
+                    return F.normalize(table - table.mean(dim=0), dim=1)
+    raise UserError(f"{checkpoint} has no token table in a safetensors file: name another checkpoint.")
 
 
 def check_transformer(checkpoint: str, layers: int, max_tokens: int) -> None:

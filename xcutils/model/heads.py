@@ -1,13 +1,19 @@
 """An encoder with two heads, one to be compared with label texts and one with classifiers [UniDEC]."""
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from xcutils.core.ragged import Ragged
+from xcutils.model.costs import Network
+from xcutils.model.encoder import Encoder
 
 
-class TwoHeads(nn.Module):
+class TwoHeads(Encoder):
     """Phi_D = tanh(linear(E)) for label texts and Phi_C = linear(E) for classifiers; [DePSL] has the first alone.
 
     As an encoder it gives [n(Phi_D) ; n(Phi_C)], so that one dot product is the sum of both cosines.
@@ -16,45 +22,51 @@ class TwoHeads(nn.Module):
     little until training has made Phi_D's weights larger.
     """
 
-    def __init__(self, encoder: nn.Module, *, dim: int, classifier: bool, dropouts: tuple[float, float] = (0.0, 0.0)):
+    def __init__(self, encoder: Encoder, *, dim: int, classifier: bool, dropouts: tuple[float, float] = (0.0, 0.0)):
         """dropouts  of each head's output while training"""
         super().__init__()
         self.encoder, self.tables = encoder, encoder.tables
         self.size, self.dropouts = dim, dropouts
         self.text = _linear(encoder.dim, dim)
         self.label = _linear(encoder.dim, dim) if classifier else None
+        self.dim = dim * (2 if classifier else 1)
 
-    @property
-    def dim(self) -> int:
-        return self.size * (1 if self.label is None else 2)
+    @classmethod
+    def rebuild(
+        cls, config: dict, state: dict[str, Tensor], rebuild: Callable[[dict, dict[str, Tensor]], Encoder]
+    ) -> "TwoHeads":
+        inner = {name.removeprefix("encoder."): t for name, t in state.items() if name.startswith("encoder.")}
+        made = cls(rebuild(config["encoder"], inner), dim=config["dim"], classifier=config["classifier"])
+        made.load_heads(state)
+        return made
 
-    def both(self, tokens: Ragged) -> tuple[Tensor, Tensor | None]:
-        """(n(Phi_D), n(Phi_C)) of the texts, each (rows, d); the second is None without a classifier head."""
-        raw = F.normalize(self.encoder(tokens).float(), dim=1)
+    def read(self, tokens: Ragged) -> Any:
+        return self.encoder.read(tokens)
+
+    def both(self, texts: Any) -> tuple[Tensor, Tensor | None]:
+        """(n(Phi_D), n(Phi_C)) of texts that were read, each (rows, d); no second without a classifier head."""
+        raw = F.normalize(self.encoder.embed(texts).float(), dim=1)
         text = F.dropout(torch.tanh(self.text(raw)), self.dropouts[0], self.training)
         if self.label is None:
             return F.normalize(text, dim=1), None
         label = F.dropout(self.label(raw), self.dropouts[1], self.training)
         return F.normalize(text, dim=1), F.normalize(label, dim=1)
 
-    def forward(self, tokens: Ragged) -> Tensor:
-        return torch.cat([part for part in self.both(tokens) if part is not None], dim=1)
+    def embed(self, texts: Any) -> Tensor:
+        return torch.cat([part for part in self.both(texts) if part is not None], dim=1)
 
     def config(self) -> dict:
         facts = {"kind": "two-heads", "dim": self.size, "classifier": self.label is not None}
         return facts | {"encoder": self.encoder.config()}
 
     def state(self) -> dict[str, Tensor]:
-        heads = {f"head.{name}": tensor for name, tensor in self.state_dict().items() if not _is_inner(name)}
+        own = self.state_dict()
+        heads = {f"head.{name}": tensor for name, tensor in own.items() if not name.startswith("encoder.")}
         return heads | {f"encoder.{name}": tensor for name, tensor in self.encoder.state().items()}
 
     def load_heads(self, state: dict[str, Tensor]) -> None:
         own = {name.removeprefix("head."): tensor for name, tensor in state.items() if name.startswith("head.")}
         self.load_state_dict({**self.state_dict(), **own})
-
-
-def _is_inner(name: str) -> bool:
-    return name.startswith("encoder.")
 
 
 def _linear(inputs: int, outputs: int) -> nn.Linear:
@@ -67,3 +79,14 @@ def _linear(inputs: int, outputs: int) -> nn.Linear:
         nn.init.orthogonal_(layer.weight) if inputs != outputs else layer.weight.copy_(torch.eye(inputs))
         layer.bias.zero_()
     return layer
+
+
+def network_with_heads(encoder: Network, *, inputs: int, dim: int, heads: int, parameter: str) -> Network:
+    """What the encoder takes with so many heads on it.
+
+    inputs     dimensions that a head reads
+    dim        that it gives, which `parameter` sets; 0 for as many as it reads
+    """
+    size = dim or inputs
+    fewer = f"lower {parameter} ({heads * size} dimensions in all)"
+    return replace(encoder, dim=heads * size, dense=encoder.dense + heads * (inputs + 1) * size, fewer=fewer)

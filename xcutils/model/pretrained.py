@@ -8,18 +8,21 @@ them again.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from xcutils.core import artifacts, runtime
 from xcutils.core.errors import UserError
 from xcutils.core.ragged import Ragged, concatenate
 from xcutils.model.checkpoints import fingerprint
-from xcutils.model.encoders import Transformer, build_transformer, move
+from xcutils.model.encoder import Encoder, Texts
+from xcutils.model.transformer import Transformer, build_transformer
 
 ODD, SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(29)  # multiplicative hashing
 
@@ -35,7 +38,7 @@ def build_pretrained(facts: dict, special: dict) -> Transformer:
         raise UserError(
             f"{facts['checkpoint']} has changed since its embeddings were made: run `dvc repro --force embed`."
         )
-    return move(build_transformer(**own, special=special, dropout=0.0), runtime.device()).eval()
+    return build_transformer(**own, special=special, dropout=0.0).to(runtime.device()).eval()
 
 
 def text_keys(tokens: Ragged) -> np.ndarray:
@@ -105,16 +108,23 @@ class Pretrained:
                 self._encoder = build_pretrained(self.facts, self.special)
             return self._encoder
 
-    def __call__(self, tokens: Ragged) -> np.ndarray:
-        """(rows, D) float32 of length one."""
-        if self.known is None:
-            return self._encode(tokens)
-        places = self.known.find(tokens)
+    def find(self, tokens: Ragged) -> np.ndarray:
+        """(rows,) int: the text's place among the known ones, -1 where it is not known."""
+        return np.full(len(tokens), -1) if self.known is None else self.known.find(tokens)
+
+    def vectors(self, tokens: Ragged, places: np.ndarray) -> np.ndarray:
+        """(rows, D) float32 of length one; `places` are where `find` found the texts."""
         missing = np.flatnonzero(places < 0)
+        if self.known is None or len(missing) == len(places):
+            return self._encode(tokens)
         out = self.known.take(np.maximum(places, 0))
         if len(missing):
             out[missing] = self._encode(tokens.take(missing))
         return out
+
+    def __call__(self, tokens: Ragged) -> np.ndarray:
+        """(rows, D) float32 of length one."""
+        return self.vectors(tokens, self.find(tokens))
 
     def _encode(self, tokens: Ragged) -> np.ndarray:
         with torch.no_grad():
@@ -124,17 +134,42 @@ class Pretrained:
         return {"embed": self.facts, "special": self.special}
 
 
-class BesidePretrained(nn.Module):
+@dataclass(frozen=True)
+class FoundTexts:
+    """Texts, as the trained encoder reads them and with their places among the known ones."""
+
+    own: Texts
+    tokens: Ragged
+    places: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def take(self, rows: np.ndarray) -> FoundTexts:
+        return FoundTexts(self.own.take(rows), self.tokens.take(rows), self.places[rows])
+
+
+class BesidePretrained(Encoder):
     """[n(E(x)) ; weight x n(S(x))] of a trained encoder E and a pretrained one S that stays as it is."""
 
-    def __init__(self, encoder: nn.Module, pretrained: Pretrained, weight: float):
+    def __init__(self, encoder: Encoder, pretrained: Pretrained, weight: float):
         super().__init__()
         self.encoder, self.tables, self.pretrained, self.weight = encoder, encoder.tables, pretrained, weight
         self.dim = encoder.dim + pretrained.dim
 
-    def forward(self, tokens: Ragged) -> Tensor:
-        own = F.normalize(self.encoder(tokens).float(), dim=1)
-        other = torch.from_numpy(self.pretrained(tokens)).to(own.device)
+    @classmethod
+    def rebuild(
+        cls, config: dict, state: dict[str, Tensor], rebuild: Callable[[dict, dict[str, Tensor]], Encoder]
+    ) -> BesidePretrained:
+        pretrained = Pretrained(config["pretrained"]["embed"], config["pretrained"]["special"])
+        return cls(rebuild(config["encoder"], state), pretrained, config["weight"])
+
+    def read(self, tokens: Ragged) -> FoundTexts:
+        return FoundTexts(self.encoder.read(tokens), tokens, self.pretrained.find(tokens))
+
+    def embed(self, texts: FoundTexts) -> Tensor:
+        own = F.normalize(self.encoder.embed(texts.own).float(), dim=1)
+        other = torch.from_numpy(self.pretrained.vectors(texts.tokens, texts.places)).to(own.device)
         return torch.cat([own, self.weight * other], dim=1)
 
     def config(self) -> dict:

@@ -1,73 +1,56 @@
 """Assembles a Predictor from the stages' artifacts, which the caller has checked (artifacts.check_together)."""
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+import torch
+from scipy import sparse
 
 from xcutils.core import artifacts
-from xcutils.core.errors import UserError
 from xcutils.core.folds import CHOOSE, last_fold
-from xcutils.model.stored import load_encoder
+from xcutils.model.encoders import load_encoder
 from xcutils.rank.predictor import Predictor
-from xcutils.search.neighbours import Searcher, load_graph
-from xcutils.search.propensity import inverse_propensities
-
-VECTORS = ("concatenated", "labels", "classifiers", "docs")  # what can be searched
+from xcutils.search.searched import vectors_of
+from xcutils.search.searcher import Searcher, open_searchers
 
 
-def vectors_of(folders: Iterable[Path], fit: str) -> dict[str, np.ndarray]:
-    """What is searched: every set of vectors that a fit of these stages wrote, the last one's of a name."""
-    folders = [folder / fit for folder in folders]
-    places = {name: folder for folder in folders for name in VECTORS if (folder / f"{name}.npy").is_file()}
-    return {name: artifacts.load_array(places[name], name) for name in VECTORS if name in places}
-
-
-def searchers(vectors: dict[str, np.ndarray], index: Path | None, ef: int) -> dict[str, Searcher]:
-    """A searcher over each set of vectors; exact where there is no index."""
-    if index is None or artifacts.load_json(index, "index.json")["search"] == "exact":
-        return {name: Searcher(np.asarray(v)) for name, v in vectors.items()}
-    facts = artifacts.load_json(index, "index.json")["vectors"]
-    for name, v in vectors.items():
-        if name not in facts or v.shape != (
-            facts[name]["count"],
-            facts[name]["dim"],
-        ):  # hnswlib reads beyond its memory
-            raise UserError(f"{index} was not built over the {name} that are there now: {artifacts.remedy(index)}.")
-    return {
-        name: Searcher(np.asarray(v), load_graph(index / f"{name}.hnsw", **facts[name]), ef=ef)
-        for name, v in vectors.items()
-    }
-
-
-def final_predictor(prepare: Path, stages: list[Path], index: Path, settings: dict) -> Predictor:
+def final_predictor(
+    prepare: Path, stages: list[Path], index: Path, settings: dict, inverse: np.ndarray, device: torch.device
+) -> Predictor:
     """The system for new texts: models of the last fit, searched through the index.
 
     stages    the folders of the stages whose vectors are searched; the last one has the encoder
     settings  shortlist, neighbours, tau, ef: as the score stage was run with
+    inverse   (L,) inverse propensities
     """
-    train = prepare / "train"
-    fit = last_fold(artifacts.load_json(train, "meta.json")["refit"])
-    found = searchers(vectors_of(stages, fit), index, settings["ef"])
-    positives = artifacts.load_ragged(train, "positives").csr(len(found["labels"].vectors))
-    return _assemble(prepare, stages[-1] / fit, found, positives, settings)
+    fit = last_fold(artifacts.load_json(prepare / "train", "meta.json")["refit"])
+    searchers = open_searchers(vectors_of(stages, fit), index, settings["ef"])
+    positives = artifacts.load_ragged(prepare / "train", "positives").csr(len(inverse))
+    return _assemble(stages[-1] / fit, searchers, positives, settings, inverse, device)
 
 
-def choosing_predictor(prepare: Path, stages: list[Path], settings: dict) -> Predictor:
+def choosing_predictor(
+    prepare: Path, stages: list[Path], settings: dict, inverse: np.ndarray, device: torch.device
+) -> Predictor:
     """The system that has not seen the validation documents, searched exactly: what choices are made with."""
-    train = prepare / "train"
-    found = searchers(vectors_of(stages, CHOOSE), None, settings["ef"])
-    fit = np.flatnonzero(~artifacts.load_array(train, "is_validation"))
-    found["docs"] = Searcher(found["docs"].vectors[fit])
-    positives = artifacts.load_ragged(train, "positives").take(fit).csr(len(found["labels"].vectors))
-    return _assemble(prepare, stages[-1] / CHOOSE, found, positives, settings)
+    searchers = open_searchers(vectors_of(stages, CHOOSE), None, settings["ef"])
+    fitted = np.flatnonzero(~artifacts.load_array(prepare / "train", "is_validation"))
+    searchers["docs"] = Searcher(searchers["docs"].vectors[fitted])
+    positives = artifacts.load_ragged(prepare / "train", "positives").take(fitted).csr(len(inverse))
+    return _assemble(stages[-1] / CHOOSE, searchers, positives, settings, inverse, device)
 
 
-def _assemble(prepare: Path, folder: Path, found: dict, positives, settings: dict) -> Predictor:
-    kept = {name: settings[name] for name in ("shortlist", "neighbours", "tau")}
-    inverse, encoder = inverse_propensities(prepare / "train", prepare / "labels"), load_encoder(folder)
+def _assemble(
+    folder: Path,
+    searchers: dict[str, Searcher],
+    positives: sparse.csr_matrix,
+    settings: dict,
+    inverse: np.ndarray,
+    device: torch.device,
+) -> Predictor:
     views = {}
-    if "concatenated" in found:
-        half = found["labels"].vectors.shape[1]
+    if "concatenated" in searchers:
+        half = searchers["labels"].vectors.shape[1]
         views = {"labels": slice(0, half), "classifiers": slice(half, 2 * half)}
-    return Predictor(encoder, found, views, positives, np.log(inverse), **kept)
+    kept = {name: settings[name] for name in ("shortlist", "neighbours", "tau")}
+    return Predictor(load_encoder(folder, device), searchers, views, positives, np.log(inverse), **kept)

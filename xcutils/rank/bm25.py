@@ -7,13 +7,15 @@ import numpy as np
 import torch
 from scipy import sparse
 
+from xcutils.core.costs import FLOAT, Sizes
 from xcutils.core.ragged import Ragged
 from xcutils.rank.fusion import rank
 
+SCORES = 1 << 24  # held at once
 K1, B = 1.2, 0.75  # how soon repeated words stop counting, how much long texts are held back: Lucene's defaults
 
 
-def search(queries: Ragged, labels: Ragged, k: int, *, chunk: int = 1 << 24) -> tuple[np.ndarray, np.ndarray]:
+def search(queries: Ragged, labels: Ragged, k: int, *, chunk: int = SCORES) -> tuple[np.ndarray, np.ndarray]:
     """(ids (Q, k) int64, scores (Q, k) float64) of the k best labels, best first, ties by label id.
 
     Only labels that share a token with the query are found: -1 and -inf where there are fewer than k.
@@ -60,3 +62,13 @@ def _best(found: sparse.csr_matrix, k: int) -> tuple[np.ndarray, np.ndarray]:
     rows = np.repeat(np.arange(found.shape[0]), np.diff(found.indptr))
     kept = found.data >= least[rows]
     return rank(rows[kept], found.indices[kept].astype(np.int64), found.data[kept], found.shape[0], k)
+
+
+def bytes_of(s: Sizes) -> float:
+    """While the tokens are weighted, or of scores at full width and of those (a quarter) above 0."""
+    scores = min(s.test * s.labels, max(SCORES, s.labels))
+    return max(45 * s.label_tokens, (FLOAT + FLOAT) * s.label_tokens + (FLOAT + 21 / 4) * scores)
+
+
+def seconds_of(s: Sizes) -> float:
+    return 1e-8 * s.test * s.labels + 1e-7 * s.label_tokens

@@ -6,9 +6,11 @@ import numpy as np
 from scipy import sparse
 
 from xcutils.core.ragged import Ragged
+from xcutils.core.vectors import unit
+from xcutils.model.encoder import Encoder
 from xcutils.model.encoders import encode
 from xcutils.rank.fusion import Fusion, Shortlist, entries, memory_scores, pair_scores, rank, top_of, union
-from xcutils.search.neighbours import Searcher, unit
+from xcutils.search.searcher import Searcher
 
 Found = tuple[np.ndarray, np.ndarray]  # ids (Q, k), scores (Q, k)
 
@@ -27,7 +29,7 @@ class Predictor:
     propensity  (L,)    ln of the inverse propensity
     """
 
-    encoder: object
+    encoder: Encoder
     searchers: dict[str, Searcher]
     views: dict[str, slice]
     positives: sparse.csr_matrix
@@ -40,9 +42,12 @@ class Predictor:
         """The columns of the embeddings (Q, D) that this search compares with, at length one."""
         return unit(queries[:, self.views[name]]) if name in self.views else queries
 
-    def search(self, tokens: Ragged) -> tuple[np.ndarray, dict[str, Found], sparse.csr_matrix]:
-        """(embeddings (Q, D), each search's answer, the memory's scores (Q, L) sparse)."""
-        queries = encode(self.encoder, tokens)
+    def embed(self, tokens: Ragged) -> np.ndarray:
+        """(Q, D): what the searches are asked."""
+        return encode(self.encoder, tokens)
+
+    def search(self, queries: np.ndarray) -> tuple[dict[str, Found], sparse.csr_matrix]:
+        """(each search's answer, the memory's scores (Q, L) sparse)."""
         near, similarity = self.searchers["docs"].search(queries, self.neighbours)
         memory = memory_scores(near, similarity, self.positives, tau=self.tau)
         found = {
@@ -50,11 +55,11 @@ class Predictor:
             for name, part in SEARCHES.items()
             if name in self.searchers
         }
-        return queries, {**found, "memory": top_of(memory, self.shortlist)}, memory
+        return {**found, "memory": top_of(memory, self.shortlist)}, memory
 
-    def pairs(self, tokens: Ragged) -> tuple[Shortlist, dict[str, Found]]:
+    def pairs(self, queries: np.ndarray) -> tuple[Shortlist, dict[str, Found]]:
         """(the union of the searches with every part's score, each search's own answer)."""
-        queries, found, memory = self.search(tokens)
+        found, memory = self.search(queries)
         rows, labels = union([ids for ids, _ in found.values()])
         parts = np.stack(
             [
@@ -65,13 +70,13 @@ class Predictor:
             ],
             axis=1,
         )
-        return Shortlist(rows, labels, parts, len(tokens)), found
+        return Shortlist(rows, labels, parts, len(queries)), found
 
     def _scores(self, name: str, queries: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
         return pair_scores(self.seen_by(name, queries), self.searchers[name].vectors, rows, labels)
 
     def predict(self, tokens: Ragged, fusion: Fusion, k: int) -> Found:
         """(ids (Q, k), probabilities (Q, k)), best first, padded with -1 and 0."""
-        shortlist, _ = self.pairs(tokens)
+        shortlist, _ = self.pairs(self.embed(tokens))
         ids, scores = rank(shortlist.rows, shortlist.labels, fusion.scores(shortlist), shortlist.count, k)
         return ids, np.where(ids >= 0, fusion.probabilities(np.where(ids >= 0, scores, 0)), 0.0)

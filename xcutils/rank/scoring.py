@@ -6,26 +6,22 @@ from pathlib import Path
 import numpy as np
 from scipy import sparse
 
-from xcutils.core import artifacts, console
+from xcutils.core import artifacts
+from xcutils.core.console import say
+from xcutils.core.costs import FLOAT, INT, INTERPRETER, LONG, Estimate, Host, Part, Sizes, fullest
 from xcutils.core.params import value
 from xcutils.core.ragged import Ragged, to_strings
-from xcutils.model.encoders import encode
+from xcutils.model.costs import TRANSFORMERS, Network
+from xcutils.rank import bm25
 from xcutils.rank.fusion import Fusion, Shortlist, calibrate, entries, fit_weights, rank
 from xcutils.rank.predictor import Predictor
-from xcutils.search.metrics import (
-    evaluate,
-    evaluate_bins,
-    frequency_bins,
-    goal,
-    most_per_row,
-    pair_matrix,
-    per_label,
-    without,
-)
-from xcutils.search.neighbours import exact, recall
+from xcutils.search.exact import SCORES, exact
+from xcutils.search.metrics import Judged, Truth, frequency_bins, goal, most_per_row, pair_matrix, without
+from xcutils.search.searcher import EXACT, INDEXES, recall
 
 DEPTH = 100  # labels ranked per document: R@100 needs them
 CHUNK = 1 << 14  # documents whose shortlists are held at once
+RECALLED = 1000  # documents on which the index is compared with exact search
 BINS = ("head", "torso", "tail")
 
 
@@ -33,12 +29,12 @@ BINS = ("head", "torso", "tail")
 class ScoreParams:
     """How the searches' answers are put together."""
 
-    shortlist: int = value(low=100)  # labels taken from each search
-    ef: int = value(low=1)  # vectors an HNSW search looks at
-    neighbours: int = value(low=1)  # training documents the retrieval memory looks at
-    tau: float = value(above=0)  # temperature of the memory's weights
-    tail: float = value(low=0, high=1)  # how much of the fusion's goal is PSN@5; the rest is N@5
-    fusion_docs: int = value(low=1)  # validation documents the fusion is fitted on, at most
+    shortlist: int = value(low=100)
+    ef: int = value(low=1)
+    neighbours: int = value(low=1)
+    tau: float = value(above=0)
+    tail: float = value(low=0, high=1)
+    fusion_docs: int = value(low=1)
 
     def settings(self) -> dict:
         """What prediction needs to know."""
@@ -65,10 +61,8 @@ class Split:
 
 def load_split(folder: Path, n_labels: int, rows: np.ndarray | None = None) -> Split:
     """A prepared split, or some of its documents."""
-    tokens, positives = (
-        artifacts.load_ragged(folder, "tokens"),
-        artifacts.load_ragged(folder, "positives"),
-    )
+    tokens = artifacts.load_ragged(folder, "tokens")
+    positives = artifacts.load_ragged(folder, "positives")
     excluded = pair_matrix(artifacts.load_array(folder, "filter"), (len(tokens), n_labels))
     rows = np.arange(len(tokens)) if rows is None else rows
     return Split(tokens.take(rows), positives.take(rows).csr(n_labels), excluded[rows])
@@ -82,20 +76,21 @@ def drop_excluded(shortlist: Shortlist, excluded: sparse.csr_matrix) -> Shortlis
 
 def fit_fusion(predictor: Predictor, split: Split, inverse: np.ndarray, tail: float) -> Fusion:
     """The fusion that ranks the validation documents best, calibrated on them."""
+    truth = Truth(split.truth, inverse)
 
     def judge(ranking: np.ndarray) -> float:
-        return goal(evaluate(ranking, split.truth, inverse), tail)
+        return goal(Judged(ranking, truth).figures(), tail)
 
-    shortlist = drop_excluded(predictor.pairs(split.tokens)[0], split.excluded)
-    truth = entries(split.truth, shortlist.rows, shortlist.labels) > 0
-    return calibrate(fit_weights(shortlist, judge), shortlist, truth)
+    shortlist = drop_excluded(predictor.pairs(predictor.embed(split.tokens))[0], split.excluded)
+    is_right = entries(split.truth, shortlist.rows, shortlist.labels) > 0
+    return calibrate(fit_weights(shortlist, judge), shortlist, is_right)
 
 
 def fuse(predictor: Predictor, train: Path, inverse: np.ndarray, p: ScoreParams) -> Fusion:
     """The fusion of a predictor that has not seen the validation documents of `train`, fitted on them."""
     held_out = np.flatnonzero(artifacts.load_array(train, "is_validation"))[: p.fusion_docs]
     fusion = fit_fusion(predictor, load_split(train, len(inverse), held_out), inverse, p.tail)
-    console.say("fusion: " + ", ".join(f"{name} {v:.3g}" for name, v in fusion.as_dict().items()))
+    say("fusion: " + ", ".join(f"{name} {v:.3g}" for name, v in fusion.as_dict().items()))
     return fusion
 
 
@@ -104,24 +99,30 @@ def search_width(excluded: sparse.csr_matrix) -> int:
     return DEPTH + most_per_row(excluded)
 
 
-def final_rankings(predictor: Predictor, fusion: Fusion, split: Split) -> dict[str, np.ndarray]:
-    """The rankings of every search and of the fusion on the split: row name -> (Q, DEPTH)."""
-    parts = [chunk_rankings(predictor, fusion, split.part(i)) for i in range(0, len(split.tokens), CHUNK)]
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+def final_rankings(
+    predictor: Predictor, fusion: Fusion, split: Split
+) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+    """(row -> ranking (Q, DEPTH) of every search and of the fusion, the index's recall), each document encoded once."""
+    parts, recalls = [], {}
+    for start in range(0, len(split.tokens), CHUNK):
+        part = split.part(start)
+        queries = predictor.embed(part.tokens)
+        parts.append(chunk_rankings(predictor, fusion, part, queries))
+        recalls = recalls or index_recall(predictor, queries[:RECALLED])
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, recalls
 
 
-def chunk_rankings(predictor: Predictor, fusion: Fusion, split: Split) -> dict[str, np.ndarray]:
+def chunk_rankings(predictor: Predictor, fusion: Fusion, split: Split, queries: np.ndarray) -> dict[str, np.ndarray]:
     """`final_rankings` of so few documents that their shortlists fit into memory, whatever the number of all."""
-    shortlist, found = predictor.pairs(split.tokens)
+    shortlist, found = predictor.pairs(queries)
     shortlist = drop_excluded(shortlist, split.excluded)
     fused, _ = rank(shortlist.rows, shortlist.labels, fusion.scores(shortlist), shortlist.count, DEPTH)
     rows = {name: without(ids, split.excluded)[:, :DEPTH] for name, (ids, _) in found.items()}
     return {**rows, "fused": fused}
 
 
-def index_recall(predictor: Predictor, split: Split, most: int = 1000) -> dict[str, float]:
-    """recall@100 of each search against exact search, in percent, on the first `most` documents."""
-    queries = encode(predictor.encoder, split.tokens.take(np.arange(min(most, len(split.tokens)))))
+def index_recall(predictor: Predictor, queries: np.ndarray) -> dict[str, float]:
+    """recall@100 of each search against exact search, in percent."""
     out = {}
     for name, searcher in predictor.searchers.items():
         seen, k = predictor.seen_by(name, queries), min(100, len(searcher.vectors))
@@ -133,11 +134,11 @@ def rounded(figures: dict[str, float]) -> dict[str, float]:
     return {name: round(float(v), 4) for name, v in figures.items()}
 
 
-def label_rows(ranking: np.ndarray, split: Split, bins: np.ndarray, labels: Path) -> list[dict]:
+def label_rows(fused: Judged, bins: np.ndarray, labels: Path) -> list[dict]:
     """Each label's own result in the fused top 5; recall is empty where no test document has the label."""
     frequency = artifacts.load_array(labels, "frequency")
     ids, texts = (to_strings(artifacts.load_ragged(labels, name)) for name in ("ids", "texts"))
-    counts = per_label(ranking[:, :5], split.truth, k=5)
+    counts = fused.per_label(5)
     relevant, right = counts["relevant"], counts["true_positives"]
     share = 100 * right / np.maximum(relevant, 1)
     return [
@@ -155,34 +156,102 @@ def label_rows(ranking: np.ndarray, split: Split, bins: np.ndarray, labels: Path
     ]
 
 
-def bin_rows(rankings: dict, split: Split, inverse: np.ndarray, bins: np.ndarray) -> list[dict]:
+def bin_rows(judged: dict[str, Judged], bins: np.ndarray) -> list[dict]:
     """Every metric of every phase for the head, torso and tail labels alone."""
     return [
         {"place": f"{name}, {part}", "row": name, "bin": part, **rounded(figures)}
-        for name, ranking in rankings.items()
-        for part, figures in zip(BINS, evaluate_bins(ranking, split.truth, inverse, bins, len(BINS)))
+        for name, one in judged.items()
+        for part, figures in zip(BINS, one.figures_by_bin(bins, len(BINS)))
     ]
 
 
-def save_score(
-    metrics: Path,
-    out: Path,
-    p: ScoreParams,
-    parts: list[Path],
-    labels: Path,
-    *,
-    rankings: dict[str, np.ndarray],
-    split: Split,
-    predictor: Predictor,
-    fusion: Fusion,
-    inverse: np.ndarray,
-) -> None:
-    """Write what the rankings of the test documents come to."""
-    report = {name: rounded(evaluate(ranking, split.truth, inverse)) for name, ranking in rankings.items()}
-    report["index"] = {f"recall@100 {name}": v for name, v in rounded(index_recall(predictor, split)).items()}
-    with artifacts.writing(out, name="score", params=asdict(p), inputs=parts) as folder:
-        artifacts.save_json(folder, "fusion.json", {"weights": fusion.as_dict(), "settings": p.settings()})
+@dataclass(frozen=True)
+class Result:
+    """What a score stage found out on the test documents.
+
+    rankings  row -> (Q, DEPTH)
+    recalls   searcher -> recall@100 of its index
+    """
+
+    rankings: dict[str, np.ndarray]
+    recalls: dict[str, float]
+    fusion: Fusion
+    truth: Truth
+
+    def save(self, metrics: Path, out: Path, p: ScoreParams, parts: list[Path], labels: Path) -> None:
+        """Write what the rankings come to.
+
+        parts   the artifacts that were read
+        labels  the prepared labels
+        """
+        judged = {name: Judged(ranking, self.truth) for name, ranking in self.rankings.items()}
+        report = {name: rounded(one.figures()) for name, one in judged.items()}
+        report["index"] = {f"recall@100 {name}": v for name, v in rounded(self.recalls).items()}
         bins = frequency_bins(np.asarray(artifacts.load_array(labels, "frequency")), len(BINS))
-        artifacts.save_rows(folder, "bins.csv", bin_rows(rankings, split, inverse, bins))
-        artifacts.save_rows(folder, "labels.csv", label_rows(rankings["fused"], split, bins, labels))
-    artifacts.replace_json(metrics, report)
+        with artifacts.writing(out, name="score", params=asdict(p), inputs=parts) as folder:
+            saved = {"weights": self.fusion.as_dict(), "settings": p.settings()}
+            artifacts.save_json(folder, "fusion.json", saved)
+            artifacts.save_rows(folder, "bins.csv", bin_rows(judged, bins))
+            artifacts.save_rows(folder, "labels.csv", label_rows(judged["fused"], bins, labels))
+        artifacts.replace_json(metrics, report)
+
+
+def cost(
+    s: Sizes, params: dict, host: Host, *, net: Network, pretrained: Network | None, lexical: bool, rows: int
+) -> Estimate:
+    """The searchers of the last fit with their indexes, then rankings of all test documents, CHUNK at a time.
+
+    net         the trained encoder
+    pretrained  the pretrained one, where it has a row or a share in the vectors
+    lexical     whether BM25 has a row
+    rows        rankings kept
+    """
+    p, index = params["score"], params["index"]
+    labels, all_docs, count = FLOAT * s.labels * net.dim, FLOAT * s.docs * net.dim, 2 * s.labels + s.docs
+    found = p["neighbours"] * s.per_doc * 0.6  # different labels of a document's neighbours
+    held = min(s.validation, p["fusion_docs"])
+    kind = None if index["search"] == EXACT else INDEXES[index["search"]]
+
+    def shortlists(docs: float) -> list[Part]:
+        pairs = docs * (2 * p["shortlist"] + min(p["shortlist"], found))
+        return [
+            Part("shortlists", 88 * pairs, f"lower score.shortlist ({p['shortlist']})"),
+            Part("memory", 40 * docs * found, f"lower score.neighbours ({p['neighbours']})"),
+        ]
+
+    kept = [
+        Part("interpreter", INTERPRETER + TRANSFORMERS),
+        Part("positives", 2 * (INT + FLOAT) * s.positives + LONG * (s.docs + s.labels)),
+    ]
+    scores = Part("scores", FLOAT * min(max(held, s.test) * max(s.labels, s.docs), SCORES))
+    final = [
+        *([] if kind is None else kind.cost(count, net.dim, index["m"])),
+        Part("vectors", 4 * labels + all_docs, mapped=True),
+        Part("pretrained encoder", pretrained.weights if pretrained else 0.0, mapped=True),
+        Part("encoders", 3 * net.weights),
+        Part("rankings", LONG * rows * DEPTH * s.test, "take fewer test documents"),
+    ]
+    passes = pretrained.forward(s.test, s.test_tokens, host.threads, 1024) if pretrained else 0.0
+    queries = Part("queries", FLOAT * s.test * net.dim + 12 * DEPTH * s.test, net.fewer)
+    moments = [
+        [
+            Part("vectors", 2 * labels + all_docs, mapped=True),
+            Part("documents of the first fit", all_docs, net.fewer),
+            Part("encoder", 2 * net.weights),
+            scores,
+            *shortlists(held),
+        ],
+        [*final, Part("words that documents and labels share", bm25.bytes_of(s) if lexical else 0.0)],
+        [*final, queries, scores, Part("activations", passes)],
+        [*final, *shortlists(min(CHUNK, s.test)), *([scores] if kind is None else [])],
+        [*final, Part("rows of labels.csv", 700 * s.labels)],
+    ]
+    compared = 2 * net.dim + (pretrained.dim if pretrained else 0)
+    searches = s.test * 2 * s.labels * compared + 2 * held * count * net.dim
+    looked = 0.0
+    if kind is not None:
+        looked = kind.seconds(p["ef"], index["m"], max(s.labels, s.docs), net.dim) / host.threads
+    flops = pretrained.work(s.test, s.test_tokens, train=False)[0] if pretrained else 0.0
+    seconds = 8 + (searches + flops) / host.speed + s.test * (3 * looked + 1e-3) + 5e-5 * held * p["shortlist"]
+    seconds += 20e-6 * s.labels + (bm25.seconds_of(s) if lexical else 0.0)
+    return Estimate("score", fullest(kept, moments), seconds, 90 * s.labels, on_device=True)

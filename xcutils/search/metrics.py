@@ -6,6 +6,7 @@ larger than the ranking or the positives: a metric is a sum over hits (a ranked 
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -28,30 +29,54 @@ class _Placed(NamedTuple):
         return _Placed(*(items[keep] for items in self))
 
 
+class Truth:
+    """What is right for some docs and what each find is worth, worked out once for all rankings of these docs.
+
+    positives       (N, L) CSR
+    inv_propensity  (L,)   float  weight of a hit in PSP and PSN; all 1 without
+    """
+
+    def __init__(self, positives: sparse.csr_matrix, inv_propensity: np.ndarray | None = None):
+        self.positives = _binary(positives)
+        n_labels = self.positives.shape[1]
+        self.weights = np.ones(n_labels) if inv_propensity is None else np.asarray(inv_propensity, dtype=np.float64)
+        if self.weights.shape != (n_labels,):
+            raise ValueError(f"inv_propensity must have one item for each of {n_labels} labels")
+
+    @cached_property
+    def best(self) -> _Placed:
+        """The ranking that is best for PSP and PSN."""
+        return _best_order(self.positives, self.weights)
+
+    def hits(self, ranking: np.ndarray) -> np.ndarray:
+        """(N, k) bool: is the ranked label a positive of its doc? A -1 never is."""
+        ranking, truth = np.asarray(ranking), self.positives
+        n_docs, n_labels = truth.shape
+        if ranking.ndim != 2 or len(ranking) != n_docs:
+            raise ValueError(f"ranking {ranking.shape} does not fit positives {truth.shape}")
+        if ranking.size and (ranking.min() < -1 or ranking.max() >= n_labels):
+            raise ValueError(f"ranking holds ids outside -1..{n_labels - 1}")
+        found = np.zeros(ranking.shape, dtype=bool)
+        step = max(1, CHUNK // max(1, ranking.shape[1]))
+        for start in range(0, n_docs, step):
+            part = ranking[start : start + step].astype(np.int64)
+            indptr = truth.indptr[start : start + len(part) + 1]
+            offsets = np.arange(len(part), dtype=np.int64) * n_labels  # a key is doc * L + label, in 64 bits
+            known = np.repeat(offsets, np.diff(indptr)) + truth.indices[indptr[0] : indptr[-1]]
+            known = np.append(known, np.iinfo(np.int64).max)  # ascending, and never exhausted
+            keys = part + offsets[:, None]
+            # Without the mask a -1 would be the key of the previous doc's last label.
+            found[start : start + step] = (known[np.searchsorted(known, keys)] == keys) & (part >= 0)
+        return found
+
+
 def hits(ranking: np.ndarray, positives: sparse.csr_matrix) -> np.ndarray:
     """(N, k) bool: is the ranked label a positive of its doc? A -1 never is.
 
     ranking    (N, k) int  label ids, -1 for none
     positives  (N, L) CSR
     """
-    ranking, truth = np.asarray(ranking), _binary(positives)
-    n_docs, n_labels = truth.shape
-    if ranking.ndim != 2 or len(ranking) != n_docs:
-        raise ValueError(f"ranking {ranking.shape} does not fit positives {truth.shape}")
-    if ranking.size and (ranking.min() < -1 or ranking.max() >= n_labels):
-        raise ValueError(f"ranking holds ids outside -1..{n_labels - 1}")
-    found = np.zeros(ranking.shape, dtype=bool)
-    step = max(1, CHUNK // max(1, ranking.shape[1]))
-    for start in range(0, n_docs, step):
-        part = ranking[start : start + step].astype(np.int64)
-        indptr = truth.indptr[start : start + len(part) + 1]
-        offsets = np.arange(len(part), dtype=np.int64) * n_labels  # a key is doc * L + label, in 64 bits
-        known = np.repeat(offsets, np.diff(indptr)) + truth.indices[indptr[0] : indptr[-1]]
-        known = np.append(known, np.iinfo(np.int64).max)  # ascending, and never exhausted
-        keys = part + offsets[:, None]
-        # Without the mask a -1 would be the key of the previous doc's last label.
-        found[start : start + step] = (known[np.searchsorted(known, keys)] == keys) & (part >= 0)
-    return found
+    return Truth(positives).hits(ranking)
 
 
 def pair_matrix(pairs: np.ndarray, shape: tuple[int, int]) -> sparse.csr_matrix:
@@ -79,60 +104,69 @@ def goal(figures: dict[str, float], tail: float) -> float:
     return (1 - tail) * figures["N@5"] + tail * figures["PSN@5"]
 
 
-def evaluate(
-    ranking: np.ndarray,
-    positives: sparse.csr_matrix,
-    inv_propensity: np.ndarray,
-    *,
-    ks: Sequence[int] = (1, 3, 5),
-    recall_ks: Sequence[int] = (10, 100),
-) -> dict[str, float]:
-    """{"P@1": percent, ...}: P, N, PSP, PSN at ks, R at recall_ks, C at ks, in this order.
+class Judged:
+    """A ranking beside the truth: its hits are found once for every metric.
 
-    ranking         (N, k) int    label ids, -1 for none; places beyond its last column count as -1
-    positives       (N, L) CSR    docs without positives count as misses, but for R, which leaves them out
-    inv_propensity  (L,)   float  weight of a hit in PSP and PSN
+    ranking  (N, k) int  label ids, -1 for none; places beyond its last column count as -1
     """
-    one_bin = np.zeros(positives.shape[1], dtype=np.int64)
-    return evaluate_bins(ranking, positives, inv_propensity, one_bin, 1, ks=ks, recall_ks=recall_ks)[0]
+
+    def __init__(self, ranking: np.ndarray, truth: Truth):
+        self.ranking, self.truth = np.asarray(ranking), truth
+        self.is_hit = truth.hits(self.ranking)
+
+    def figures(self, *, ks: Sequence[int] = (1, 3, 5), recall_ks: Sequence[int] = (10, 100)) -> dict[str, float]:
+        """{"P@1": percent, ...}: P, N, PSP, PSN at ks, R at recall_ks, C at ks, in this order.
+
+        Docs without positives count as misses, but for R, which leaves them out.
+        """
+        one_bin = np.zeros(len(self.truth.weights), dtype=np.int64)
+        return self.figures_by_bin(one_bin, 1, ks=ks, recall_ks=recall_ks)[0]
+
+    def figures_by_bin(
+        self,
+        label_bin: np.ndarray,
+        n_bins: int,
+        *,
+        ks: Sequence[int] = (1, 3, 5),
+        recall_ks: Sequence[int] = (10, 100),
+    ) -> list[dict[str, float]]:
+        """For each bin of labels what `figures` gives, counting only the bin's labels as positives.
+
+        The ranking stays whole, so the bins' P@k add up to the P@k of all labels. R is over docs with a positive in the
+        bin, C over the bin's labels. A bin without labels or positives gives zeros.
+
+        label_bin  (L,) int  bin of each label, 0..n_bins-1
+        """
+        label_bin, (n_docs, n_labels) = np.asarray(label_bin), self.truth.positives.shape
+        if label_bin.shape != (n_labels,):
+            raise ValueError(f"label_bin must have one item for each of {n_labels} labels")
+        if n_labels and not (0 <= label_bin.min() and label_bin.max() < n_bins):
+            raise ValueError(f"label_bin holds bins outside 0..{n_bins - 1}")
+        docs, places = np.nonzero(self.is_hit)
+        labels = self.ranking[docs, places]
+        found = _Placed(docs, places, labels, self.truth.weights[labels])
+        reports = []
+        for bin_ in range(n_bins):
+            in_bin = label_bin == bin_
+            best_of_bin = _close_up(self.truth.best.of(in_bin), n_docs)
+            reports.append(_report(found.of(in_bin), best_of_bin, n_docs, int(in_bin.sum()), ks, recall_ks))
+        return reports
+
+    def per_label(self, k: int = 5) -> dict[str, np.ndarray]:
+        """Three (L,) int arrays: true_positives and predicted in the top k of docs; relevant, all positives."""
+        top, is_hit, truth = self.ranking[:, :k], self.is_hit[:, :k], self.truth.positives
+        counted = {"true_positives": top[is_hit], "predicted": top[top >= 0], "relevant": truth.indices}
+        return {name: np.bincount(labels, minlength=truth.shape[1]) for name, labels in counted.items()}
 
 
-def evaluate_bins(
-    ranking: np.ndarray,
-    positives: sparse.csr_matrix,
-    inv_propensity: np.ndarray,
-    label_bin: np.ndarray,
-    n_bins: int,
-    *,
-    ks: Sequence[int] = (1, 3, 5),
-    recall_ks: Sequence[int] = (10, 100),
-) -> list[dict[str, float]]:
-    """For each bin of labels what `evaluate` gives, counting only the bin's labels as positives.
-
-    The ranking stays whole, so the bins' P@k add up to the P@k of all labels. R is over docs with a positive in the
-    bin, C over the bin's labels. A bin without labels or positives gives zeros.
+def evaluate(ranking: np.ndarray, positives: sparse.csr_matrix, inv_propensity: np.ndarray, **ks) -> dict[str, float]:
+    """The figures of one ranking, as Judged.figures gives them.
 
     ranking         (N, k) int
     positives       (N, L) CSR
     inv_propensity  (L,)   float
-    label_bin       (L,)   int    bin of each label, 0..n_bins-1
     """
-    ranking, truth = np.asarray(ranking), _binary(positives)
-    weights, label_bin = np.asarray(inv_propensity, dtype=np.float64), np.asarray(label_bin)
-    n_docs, n_labels = truth.shape
-    if weights.shape != (n_labels,) or label_bin.shape != (n_labels,):
-        raise ValueError(f"inv_propensity and label_bin must have one item for each of {n_labels} labels")
-    if n_labels and not (0 <= label_bin.min() and label_bin.max() < n_bins):
-        raise ValueError(f"label_bin holds bins outside 0..{n_bins - 1}")
-    docs, places = np.nonzero(hits(ranking, truth))
-    labels = ranking[docs, places]
-    found, best = _Placed(docs, places, labels, weights[labels]), _best_order(truth, weights)
-    reports = []
-    for bin_ in range(n_bins):
-        in_bin = label_bin == bin_
-        best_of_bin = _close_up(best.of(in_bin), n_docs)
-        reports.append(_report(found.of(in_bin), best_of_bin, n_docs, int(in_bin.sum()), ks, recall_ks))
-    return reports
+    return Judged(ranking, Truth(positives, inv_propensity)).figures(**ks)
 
 
 def frequency_bins(frequency: np.ndarray, n_bins: int) -> np.ndarray:
@@ -152,17 +186,6 @@ def frequency_bins(frequency: np.ndarray, n_bins: int) -> np.ndarray:
     bins = np.empty(len(frequency), dtype=np.int64)
     bins[order] = np.minimum(before * n_bins // total, n_bins - 1) if total else n_bins - 1
     return bins
-
-
-def per_label(ranking: np.ndarray, positives: sparse.csr_matrix, k: int = 5) -> dict[str, np.ndarray]:
-    """Three (L,) int arrays: true_positives and predicted in the top k of any doc, and relevant, the label's positives.
-
-    ranking    (N, k') int  label ids, -1 for none
-    positives  (N, L)  CSR
-    """
-    truth, top = _binary(positives), np.asarray(ranking)[:, :k]
-    counted = {"true_positives": top[hits(top, truth)], "predicted": top[top >= 0], "relevant": truth.indices}
-    return {name: np.bincount(labels, minlength=truth.shape[1]) for name, labels in counted.items()}
 
 
 def _binary(positives: sparse.csr_matrix) -> sparse.csr_matrix:

@@ -10,6 +10,7 @@ import numpy as np
 from scipy import sparse
 
 PAIRS = 1 << 22  # co-occurrences counted at once, at most, unless one label alone has more
+WALKS = 1 << 14  # random walks at once
 
 Strength = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
@@ -84,7 +85,7 @@ def random_walk(
     reset: float,
     top: int,
     seed: int,
-    chunk: int = 1 << 14,
+    chunk: int = WALKS,
 ) -> sparse.csr_matrix:
     """T[j, i] = visits to i / visits to j, at most 1, of a walk from label j, where above delta [ECLARE].
 

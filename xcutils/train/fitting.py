@@ -1,21 +1,25 @@
-"""The fits of a training stage: one after another, each whole or not at all, an interrupted one gone on with."""
+"""The fits of a training stage, one after another: each is whole or not there, and an interrupted one is resumed."""
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 from scipy import sparse
 
 from xcutils.core import artifacts, console
+from xcutils.core.costs import BANDWIDTH, FLOAT, Host, Part, Sizes
 from xcutils.core.folds import Fold
 from xcutils.core.params import value
 from xcutils.core.ragged import Ragged
 from xcutils.core.scratch import Scratch, Snapshots, move_part
+from xcutils.model.costs import Network
+from xcutils.model.encoders import CHUNK
+from xcutils.search.exact import SCORES, exact
 from xcutils.search.metrics import evaluate, goal, most_per_row, without
-from xcutils.search.neighbours import exact
 from xcutils.train.training import Optimisers, Outcome, Plan, train
 
 
@@ -24,21 +28,21 @@ class Trained:
     """The parameters of every stage that trains."""
 
     epochs: int = value(low=1)
-    patience: int = value(low=0)  # epochs without a gain on validation before stopping; 0 = never
-    tail: float = value(low=0, high=1)  # how much of what decides on the epoch is PSN@5; the rest is N@5
+    patience: int = value(low=0)
+    tail: float = value(low=0, high=1)
     batch_size: int = value(low=2)
-    warmup: int = value(low=0)  # steps
+    warmup: int = value(low=0)
 
 
 @dataclass(frozen=True)
 class Clustered(Trained):
     """The parameters of stages whose batches are clusters of documents that grow [NGAME]."""
 
-    cluster_from: int = value(low=0)  # first epoch (from 0) with clustered batches; before it they are random
-    cluster_first: int = value(low=1)  # documents per cluster at first
-    cluster_double: int = value(low=1)  # epochs after which the clusters double
-    cluster_last: int = value(low=1)  # documents per cluster at most
-    refresh: int = value(low=1)  # epochs between two clusterings of the documents
+    cluster_from: int = value(low=0)
+    cluster_first: int = value(low=1)
+    cluster_double: int = value(low=1)
+    cluster_last: int = value(low=1)
+    refresh: int = value(low=1)
 
     def __post_init__(self):
         if self.cluster_last < self.cluster_first:
@@ -113,12 +117,14 @@ class Judge:
     excluded   (N, L) binary  pairs that may not be predicted
     inverse    (L,) float     inverse propensities
     tail       how much of the goal is PSN@5; the rest is N@5
+    device     where the search is made
     """
 
     positives: Ragged
     excluded: sparse.csr_matrix
     inverse: np.ndarray
     tail: float
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def __call__(self, docs: np.ndarray, queries: np.ndarray, labels: np.ndarray) -> dict[str, float]:
         """The goal, which decides on the epoch, and other figures, of exact search.
@@ -128,10 +134,27 @@ class Judge:
         labels   (L, D)    what is searched
         """
         excluded, truth = self.excluded[docs], self.positives.take(docs).csr(len(labels))
-        ranking = without(exact(queries, labels, 5 + most_per_row(excluded))[0], excluded)
+        found = exact(queries, labels, 5 + most_per_row(excluded), device=self.device)[0]
+        ranking = without(found, excluded)
         figures = evaluate(ranking, truth, self.inverse)
         shown = {name: figures[name] for name in ("N@5", "PSN@5", "P@1", "P@5")}
         return {"goal": goal(figures, self.tail)} | shown
+
+
+def validation_seconds(s: Sizes, net: Network, host: Host) -> float:
+    """Of encoding labels and validation documents and comparing all with all."""
+    texts, tokens = s.labels + s.validation, s.label_tokens + s.validation * s.doc_tokens / max(1, s.docs)
+    flops, moved = net.work(min(texts, CHUNK), tokens * min(1, CHUNK / max(1, texts)), train=False)
+    passes = max(1, texts / CHUNK) * (flops / host.speed + moved / BANDWIDTH)
+    return passes + 2 * s.validation * s.labels * net.dim / host.speed + 2 * FLOAT * s.validation * s.labels / BANDWIDTH
+
+
+def validation_cost(s: Sizes, net: Network) -> list[Part]:
+    """What a search with the validation documents holds, but for what is searched."""
+    return [
+        Part("scores", FLOAT * min(s.validation * s.labels, SCORES)),
+        Part("validation documents", FLOAT * s.validation * net.dim, "lower prepare.validation"),
+    ]
 
 
 def save_outcome(folder: Path, outcome: Outcome) -> None:

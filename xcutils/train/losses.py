@@ -1,4 +1,7 @@
-"""Losses of documents against labels. Reference versions as plain loops stand in tests/test_losses.py.
+"""Losses of documents against labels, and the table of them that every trainer chooses from.
+
+A new loss is a function of `Pairs` and of scalars named like parameters, and a row of LOSSES. Reference versions as
+plain loops stand in tests/train/test_losses.py.
 
 Losses of `scores` are for the labels of a batch:
 scores       (B, P) float  cosine of document b and label p of the batch's pool
@@ -11,13 +14,89 @@ rows, columns  (M,) int64    the known positives, each once
 weights        (M,) float    their soft targets [Gandalf]; all 1 without
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from xcutils.core.costs import FLOAT, HOLES
+
 SCORES = 1 << 24  # scores in memory at once
+FORMED = 1024  # labels on which the value of the binary cross-entropy is formed, for the curve
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """A batch's documents beside labels, and which of them belong together: all that a loss looks at.
+
+    x              (B, D) float  document embeddings
+    labels         (P, D) float  label vectors
+    rows, columns  (M,) int64    the known positives, each once
+    weights        (M,) float    their soft targets [Gandalf]; None where all are 1
+    drawn          (B, S) int64  columns of the positives drawn for this visit, -1 where fewer; None: not drawn
+    mined          (B, H) int64  columns of the negatives mined for it, likewise
+    """
+
+    x: Tensor
+    labels: Tensor
+    rows: Tensor
+    columns: Tensor
+    weights: Tensor | None = None
+    drawn: Tensor | None = None
+    mined: Tensor | None = None
+
+    def turned(self) -> "Pairs":
+        """The labels in the place of the documents."""
+        return Pairs(self.labels, self.x, self.columns, self.rows, self.weights)
+
+    def is_positive(self) -> Tensor:
+        """(B, P) bool"""
+        mask = torch.zeros((len(self.x), len(self.labels)), dtype=torch.bool, device=self.x.device)
+        mask[self.rows, self.columns] = True
+        return mask
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A row of the table.
+
+    function   (Pairs, **options) -> () float
+    options    the parameters it takes; a trainer that lacks one of them does not offer the loss
+    positives  those it pulls: all known ones, the ones drawn for this visit, or whichever there are
+    negatives  those it pushes: all others of the pool, the hardest of them, or mined ones
+    logistic   it is about each pair by itself, so that its scores want a bias and a temperature of their own
+    """
+
+    function: Callable[..., Tensor]
+    options: tuple[str, ...]
+    positives: Literal["known", "drawn", "either"] = "known"
+    negatives: Literal["all", "hardest", "mined"] = "all"
+    logistic: bool = False
+
+    def __call__(self, pairs: Pairs, p: Any) -> Tensor:
+        """The loss with the options that the parameters `p` have."""
+        return self.function(pairs, **{name: getattr(p, name) for name in self.options})
+
+    def step_bytes(self, docs: float, pool: float) -> float:
+        """Of a step's scores: a chunk of them, or where the hardest are looked for all of them, five times."""
+        if self.negatives == "all":
+            return HOLES * FLOAT * min(docs * pool, max(SCORES, docs))
+        return HOLES * 5 * FLOAT * docs * pool
+
+
+def offered(options: Iterable[str], *, draws: bool = False) -> list[str]:
+    """The losses that a trainer with these parameters can offer.
+
+    draws  it draws some positives for each visit, and can mine negatives
+    """
+    return [
+        name
+        for name, loss in LOSSES.items()
+        if set(loss.options) <= set(options) and (draws or (loss.positives != "drawn" and loss.negatives != "mined"))
+    ]
 
 
 def triplet(
@@ -249,3 +328,67 @@ def _softmax(scores: Tensor) -> Tensor:
     total = scores.sub_(peak).exp_().sum(dim=1, keepdim=True)
     scores.div_(total.clamp(min=torch.finfo(scores.dtype).tiny))
     return (peak + total.log()).squeeze(1)
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+def _decoupled_softmax(pairs: Pairs, *, tau: float) -> Tensor:
+    return decoupled_softmax(pairs.x, pairs.labels, pairs.rows, pairs.columns, pairs.weights, tau=tau)
+
+
+def _supcon(pairs: Pairs, *, tau: float) -> Tensor:
+    return supcon(pairs.x, pairs.labels, pairs.rows, pairs.columns, pairs.weights, tau=tau)
+
+
+def _infonce(pairs: Pairs, *, tau: float) -> Tensor:
+    """SupCon of the drawn positives alone: a document's other positives count as negatives [DPR]."""
+    rows, place = torch.nonzero(pairs.drawn >= 0, as_tuple=True)
+    return supcon(pairs.x, pairs.labels, rows, pairs.drawn[rows, place], tau=tau)
+
+
+def _bce(pairs: Pairs, *, tau: float, formed: int | None = FORMED) -> Tensor:
+    return bce(pairs.x, pairs.labels, pairs.rows, pairs.columns, pairs.weights, tau=tau, formed=formed)
+
+
+def _pairwise(pairs: Pairs, *, tau: float) -> Tensor:
+    scores = pairs.x @ pairs.labels.T
+    negative = scores.gather(1, pairs.mined.clamp(min=0)).masked_fill(pairs.mined < 0, -torch.inf)
+    return pairwise(_drawn(scores, pairs), negative, tau=tau)
+
+
+def _contrastive(pairs: Pairs, *, contrast: float, slope: float, negatives: int) -> Tensor:
+    scores = pairs.x @ pairs.labels.T
+    return contrastive(scores, pairs.is_positive(), _drawn(scores, pairs), contrast=contrast, slope=slope, k=negatives)
+
+
+def _triplet(pairs: Pairs, *, margin: float, positives: int, negatives: int, weighting: float) -> Tensor:
+    """Of the drawn positives, or where none were drawn of so many hardest ones."""
+    scores, is_positive, soft = pairs.x @ pairs.labels.T, pairs.is_positive(), None
+    if pairs.drawn is not None:
+        positive = _drawn(scores, pairs)
+    else:
+        positive, places = hardest_positives(scores, is_positive, positives)
+        if pairs.weights is not None:
+            every = torch.zeros_like(scores)
+            every[pairs.rows, pairs.columns] = pairs.weights
+            soft = every.gather(1, places)
+    return triplet(scores, is_positive, positive, soft, margin=margin, k=negatives, tau=weighting)
+
+
+def _drawn(scores: Tensor, pairs: Pairs) -> Tensor:
+    """(B, S): the scores of the drawn positives, +inf where there are fewer."""
+    return scores.gather(1, pairs.drawn.clamp(min=0)).masked_fill(pairs.drawn < 0, torch.inf)
+
+
+LOSSES = {
+    "decoupled-softmax": Loss(_decoupled_softmax, ("tau",)),
+    "supcon": Loss(_supcon, ("tau",)),
+    "infonce": Loss(_infonce, ("tau",), positives="drawn"),
+    "pairwise": Loss(_pairwise, ("tau",), positives="drawn", negatives="mined"),
+    "contrastive": Loss(_contrastive, ("contrast", "slope", "negatives"), positives="drawn", negatives="hardest"),
+    "triplet": Loss(
+        _triplet, ("margin", "positives", "negatives", "weighting"), positives="either", negatives="hardest"
+    ),
+    "bce": Loss(_bce, ("tau",), logistic=True),
+}

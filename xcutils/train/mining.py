@@ -5,9 +5,7 @@ from scipy import sparse
 
 from xcutils.core.ragged import Ragged, starts
 from xcutils.search.metrics import hits
-from xcutils.search.neighbours import Searcher, build_graph, exact
-
-EXACT = 1 << 16  # vectors up to which exact search is as fast as an index
+from xcutils.search.searcher import nearest
 
 
 class Miner:
@@ -34,11 +32,3 @@ class Miner:
         kept = np.argpartition(order, count - 1, axis=1)[:, :count]
         drawn = np.take_along_axis(near, kept, axis=1)
         return Ragged(drawn[drawn >= 0], starts((drawn >= 0).sum(axis=1)))
-
-
-def nearest(queries: np.ndarray, vectors: np.ndarray, k: int, *, seed: int) -> np.ndarray:
-    """(Q, k) ids of the nearest unit vectors, -1 where there are fewer; through an HNSW graph where there are many."""
-    if len(vectors) <= EXACT:
-        return exact(queries, vectors, k)[0]
-    graph = build_graph(vectors, m=16, ef_construction=100, seed=seed)
-    return Searcher(vectors, graph, ef=2 * k).search(queries, k)[0]

@@ -1,0 +1,62 @@
+"""Which code a stage runs: its own file and the rooms of the library that its imports reach.
+
+dvc.yaml lists the same rooms (a test compares them), and an interrupted stage goes on only with the same code of
+these: an edit anywhere else, of the command line or of another room, leaves both alone.
+"""
+
+import ast
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+LIBRARY = "xcutils"
+
+
+def imports(file: Path, root: Path = ROOT) -> set[Path]:
+    """The project's own files that the file imports, at its top or inside a function, packages' __init__ included."""
+    names = set()
+    for node in ast.walk(_parsed(file)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                raise ValueError(f"{file}: a relative import cannot be followed; write the module's whole name.")
+            names |= {f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)}
+    return {found for name in names for found in _files(name, root)}
+
+
+def _files(name: str, root: Path) -> set[Path]:
+    """The files that Python reads to import this module: its own and those of the packages around it."""
+    parts = name.split(".")
+    found = {Path(*parts).with_suffix(".py")} | {Path(*parts[:n], "__init__.py") for n in range(1, len(parts) + 1)}
+    return {root / file for file in found if (root / file).is_file()}
+
+
+@cache
+def _parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+def reached(file: Path, root: Path = ROOT) -> set[Path]:
+    """The file and every file of the project that it imports, directly or through others."""
+    own = _files(".".join(file.relative_to(root).with_suffix("").parts), root)  # and its package, which is read first
+    found, waiting = set(own), list(own)
+    while waiting:
+        fresh = imports(waiting.pop(), root) - found
+        found |= fresh
+        waiting += fresh
+    return found
+
+
+def rooms_of(stage: Path, root: Path = ROOT) -> list[str]:
+    """The rooms that the stage's imports reach, and files outside the library, as paths from the root."""
+    inside = {path.relative_to(root) for path in reached(stage, root)}
+    rooms = {Path(*path.parts[:2]) for path in inside if path.parts[0] == LIBRARY and len(path.parts) > 2}
+    others = {path for path in inside if path.parts[0] != LIBRARY}
+    return sorted(path.as_posix() for path in rooms | others)
+
+
+def code_of(stage: Path, root: Path = ROOT) -> list[Path]:
+    """Every source file in the stage's rooms, and the files outside the library."""
+    places = [root / place for place in rooms_of(stage, root)]
+    return sorted(file for place in places for file in ([place] if place.is_file() else place.rglob("*.py")))

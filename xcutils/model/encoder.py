@@ -1,0 +1,59 @@
+"""The face of every encoder: ragged token ids in, one vector per text out, not normalised."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from xcutils.core.ragged import Ragged
+from xcutils.model.rows import RowTable
+
+if TYPE_CHECKING:
+    from typing import Self
+
+
+class Texts(Protocol):
+    """Some texts as an encoder reads them."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, rows: np.ndarray) -> Self:
+        """The named texts, in the order given."""
+
+
+class Encoder(nn.Module):
+    """What trains, scores and predicts knows of an encoder no more than this.
+
+    dim     D of what it gives
+    tables  its vectors of which a step reads only some rows
+    """
+
+    dim: int
+    tables: list[RowTable]
+
+    def read(self, tokens: Ragged) -> Any:
+        """The texts (a Texts) as `embed` takes them: done once for texts that are embedded many times."""
+        return tokens
+
+    def embed(self, texts: Any) -> Tensor:
+        """(rows, D): the vectors of texts that were `read`."""
+        raise NotImplementedError
+
+    def forward(self, tokens: Ragged) -> Tensor:
+        return self.embed(self.read(tokens))
+
+    def config(self) -> dict:
+        """What it is, without its weights; `kind` names its class in encoders.KINDS."""
+        raise NotImplementedError
+
+    def state(self) -> dict[str, Tensor]:
+        """Its live weights."""
+        raise NotImplementedError
+
+    @property
+    def device(self) -> torch.device:
+        found = next((table.values for table in self.tables), None)
+        return next(self.parameters()).device if found is None else found.device

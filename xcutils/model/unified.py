@@ -1,0 +1,19 @@
+"""The unified method's model by its sizes: a trained encoder, perhaps a pretrained one beside it, and heads on both."""
+
+from xcutils.model.costs import Network
+from xcutils.model.encoders import network
+from xcutils.model.heads import network_with_heads
+from xcutils.model.transformer import TransformerNetwork, transformer_network
+
+
+def pretrained_network(train: dict) -> TransformerNetwork | None:
+    """The pretrained encoder beside the trained one, taken to be as large as `train.model`; None without."""
+    return transformer_network(train["model"], 0, "train.model") if train["pretrained"] else None
+
+
+def unified_network(train: dict) -> Network:
+    """The whole model that a section `train` of the parameters describes."""
+    inner, pretrained = network(train, "train"), pretrained_network(train)
+    inputs = inner.dim + (pretrained.dim if pretrained else 0)
+    heads = 1 if train["classifier_loss"] == "none" else 2
+    return network_with_heads(inner, inputs=inputs, dim=train["dim"], heads=heads, parameter="train.dim")

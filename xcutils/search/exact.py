@@ -1,0 +1,59 @@
+"""Nearest neighbours by cosine, exactly: every query against every vector, never all of the scores in memory.
+
+Answers are always (Q, k): padded with id -1 and score -inf where there are fewer than k vectors.
+"""
+
+import warnings
+
+import numpy as np
+import torch
+
+from xcutils.core.vectors import unit
+
+SCORES = 1 << 26  # held at once
+CHUNK = 1 << 16  # vectors looked at together
+
+
+def exact(
+    queries: np.ndarray,
+    vectors: np.ndarray,
+    k: int,
+    *,
+    chunk: int = SCORES,
+    device: torch.device | str = "cpu",
+) -> tuple[np.ndarray, np.ndarray]:
+    """(ids (Q, k) int64, scores (Q, k) float32) of the k nearest rows, best first; never Q x V in memory.
+
+    chunk   scores held at once
+    device  where the products are made
+    """
+    found = min(k, len(vectors))
+    ids = np.full((len(queries), k), -1, dtype=np.int64)
+    scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
+    if found == 0 or len(queries) == 0:
+        return ids, scores
+    table = _tensor(vectors).to(device)
+    step = min(len(queries), max(1, chunk // len(vectors)))
+    held = torch.empty((step, len(vectors)), dtype=torch.float32, device=device)  # once: see runtime on freed blocks
+    for start in range(0, len(queries), step):
+        some = _tensor(queries[start : start + step]).to(device)
+        best, place = torch.mm(some, table.T, out=held[: len(some)]).topk(found, dim=1)
+        ids[start : start + step, :found] = place.cpu().numpy()
+        scores[start : start + step, :found] = best.cpu().numpy()
+    return ids, scores
+
+
+def _tensor(vectors: np.ndarray) -> torch.Tensor:
+    """The vectors as a tensor over the same memory, for reading: no copy of a memory map."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch warns that a read-only array must not be written to
+        return torch.from_numpy(np.ascontiguousarray(vectors, dtype=np.float32))
+
+
+def alive(vectors: np.ndarray, chunk: int = CHUNK) -> np.ndarray:
+    """The rows that can be found: a zero row is near nothing. Rows that are not finite are refused."""
+    parts = [
+        start + np.flatnonzero(np.linalg.norm(unit(vectors[start : start + chunk]), axis=1) > 0)
+        for start in range(0, len(vectors), chunk)
+    ]
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)

@@ -1,0 +1,149 @@
+"""Search behind one face: the k nearest of some unit vectors, exactly or through an index.
+
+Another library joins as one more class with the face of `Index` and a row of INDEXES: the stage `index`, `score`,
+prediction and mining know no library.
+"""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from xcutils.core import artifacts
+from xcutils.core.costs import Part
+from xcutils.core.errors import UserError
+from xcutils.search.exact import alive, exact
+from xcutils.search.hnsw import Building, Hnsw
+
+EXACT = "exact"  # what index.search says where every vector is looked at and no index is built
+MINED_EXACTLY = 1 << 16  # vectors up to which exact search is as fast as building an index first
+
+
+class Index(Protocol):
+    """An index over unit vectors, built once, saved in one file, searched approximately."""
+
+    @classmethod
+    def over(cls, vectors: np.ndarray, building: Building, *, ef: int) -> "Index":
+        """An index that is not saved."""
+
+    @staticmethod
+    def build(
+        vectors: np.ndarray,
+        file: Path,
+        building: Building,
+        *,
+        drafts: Path | None = None,
+        say: Callable[[str], None] = ...,
+        stop: threading.Event | None = None,
+    ) -> None:
+        """Write an index over the vectors to `file`, going on from what is in `drafts`."""
+
+    @classmethod
+    def open(cls, file: Path, *, count: int, dim: int, ef: int) -> "Index":
+        """The index in a file that the caller has checked."""
+
+    def __len__(self) -> int:
+        """Vectors that can be found."""
+
+    def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """(ids int64, scores float32), both (Q, k), best first; None where it cannot give k."""
+
+    @staticmethod
+    def cost(count: int, dim: int, m: int) -> list[Part]:
+        """What it holds over that many vectors."""
+
+    @staticmethod
+    def building_cost(sizes: list[int], dim: int) -> list[Part]:
+        """What building indexes of these sizes side by side holds besides."""
+
+    @staticmethod
+    def disk(count: int, dim: int, m: int) -> float:
+        """Bytes of its files."""
+
+    @staticmethod
+    def seconds(ef: int, m: int, count: int, dim: int) -> float:
+        """Of one search or insertion on one thread."""
+
+
+INDEXES: dict[str, type[Index]] = {"hnsw": Hnsw}
+SEARCHES = (*INDEXES, EXACT)  # what index.search may be
+
+
+class Searcher:
+    """The k nearest of some unit vectors to a query: through an index where there is one, exactly otherwise.
+
+    Zero vectors are never found; queries that are not finite are refused.
+    """
+
+    def __init__(self, vectors: np.ndarray, index: Index | None = None):
+        self.vectors, self.index = vectors, index
+        self._alive: np.ndarray | None = None  # found out when it is needed
+
+    @property
+    def alive(self) -> np.ndarray:
+        """The vectors that can be found, ascending."""
+        if self._alive is None:
+            self._alive = alive(self.vectors)
+        return self._alive
+
+    def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """(ids, scores) as `exact` gives them."""
+        queries = np.asarray(queries, dtype=np.float32)
+        if not np.isfinite(queries).all():
+            raise UserError("a text's embedding holds values that are not finite: the model has diverged, train again.")
+        found = 0 if self.index is None else min(k, len(self.index))
+        if self.index is None or found == 0 or len(queries) == 0:
+            return self._exact(queries, k)
+        answer = self.index.search(queries, found)
+        if answer is None:
+            return self._exact(queries, k)
+        ids = np.full((len(queries), k), -1, dtype=np.int64)
+        scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
+        ids[:, :found], scores[:, :found] = answer
+        return ids, scores
+
+    def _exact(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        if len(self.alive) == len(self.vectors):
+            return exact(queries, self.vectors, k)
+        places, scores = exact(queries, self.vectors[self.alive], k)
+        return np.where(places >= 0, np.append(self.alive, -1)[places], -1), scores
+
+
+def open_searchers(vectors: dict[str, np.ndarray], index: Path | None, ef: int) -> dict[str, Searcher]:
+    """A searcher over each set of vectors, through what the stage `index` wrote; exact where there is none.
+
+    index  the stage's folder, which the caller has checked
+    ef     vectors an approximate search looks at
+    """
+    facts: dict[str, Any] = {"search": EXACT} if index is None else artifacts.load_json(index, "index.json")
+    if index is None or facts["search"] == EXACT:
+        return {name: Searcher(np.asarray(v)) for name, v in vectors.items()}
+    made = {}
+    for name, v in vectors.items():
+        built = facts["vectors"].get(name)
+        if built is None or v.shape != (built["count"], built["dim"]):  # hnswlib would read beyond its memory
+            raise UserError(f"{index} was not built over the {name} that are there now: {artifacts.remedy(index)}.")
+        opened = INDEXES[facts["search"]].open(index / file_of(name, facts["search"]), **built, ef=ef)
+        made[name] = Searcher(np.asarray(v), opened)
+    return made
+
+
+def file_of(name: str, search: str) -> str:
+    """The file of the index over the vectors of this name."""
+    return f"{name}.{search}"
+
+
+def nearest(queries: np.ndarray, vectors: np.ndarray, k: int, *, seed: int) -> np.ndarray:
+    """(Q, k) ids of the nearest unit vectors, -1 where there are fewer; through an index where there are many."""
+    if len(vectors) <= MINED_EXACTLY:
+        return exact(queries, vectors, k)[0]
+    index = Hnsw.over(vectors, Building(m=16, ef_construction=100, seed=seed), ef=2 * k)
+    return Searcher(vectors, index).search(queries, k)[0]
+
+
+def recall(found: np.ndarray, true: np.ndarray) -> float:
+    """Share of the true neighbours (Q, k) that were found, in percent; -1 pads are no neighbours."""
+    hits = sum(len(np.intersect1d(f[f >= 0], t[t >= 0])) for f, t in zip(found, true))
+    return 100.0 * hits / max(1, int((true >= 0).sum()))
