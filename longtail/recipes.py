@@ -23,8 +23,9 @@ import os
 import re
 import subprocess
 from collections.abc import Iterable
+from copy import deepcopy
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,12 @@ class Layer:
 
 
 def _layer(file: Path) -> Layer:
+    return _parsed(file, file.read_bytes())
+
+
+@lru_cache(maxsize=100)
+def _parsed(file: Path, content: bytes) -> Layer:
+    """The file of this content; many recipes end at the same one, which is parsed once."""
     tree = read(file)
     base = tree.pop("base", "")
     if not isinstance(base, str):
@@ -299,7 +306,7 @@ def load(name: str) -> Recipe:
 def complete(name: str, root: Path = Path()) -> Recipe:
     """The recipe, put together and not checked."""
     layers = _layers(name, root)
-    return Recipe(name, layers, _trees(layers)[-1])
+    return Recipe(name, layers, deepcopy(_trees(layers)[-1]))
 
 
 def values_of(name: str, root: Path = Path()) -> dict:
@@ -317,7 +324,10 @@ def flat(tree: dict) -> dict[str, Any]:
 
 def differences(recipe: Recipe) -> list[tuple[str, Any, Any]]:
     """(name, present value, the recipe's) of every line that putting it in place would change."""
-    present = read(find(recipe.place.as_posix()))
+    return _differences(recipe, read(find(recipe.place.as_posix())))
+
+
+def _differences(recipe: Recipe, present: dict) -> list[tuple[str, Any, Any]]:
     old, new = flat(present), flat(recipe.tree)
     if "dataset" in new:
         new["dataset"] = recipe.dataset(present)
@@ -327,22 +337,16 @@ def differences(recipe: Recipe) -> list[tuple[str, Any, Any]]:
 
 def listing() -> list[tuple[str, str, bool]]:
     """(name, title, whether its values are those in place) of every recipe."""
+    present = {one.params: _present(find(one.params.as_posix()))[1] for one in PIPELINES.values()}
     out = []
     for name in names():
         try:
             recipe = complete(name)
         except UserError as error:
             out.append((name, f"cannot be used: {error}", False))
-            continue
-        out.append((name, recipe.title, _is_in_place(recipe)))
+        else:
+            out.append((name, recipe.title, not _differences(recipe, present[recipe.place])))
     return out
-
-
-def _is_in_place(recipe: Recipe) -> bool:
-    try:
-        return not differences(recipe)
-    except UserError:  # the present file is missing or cannot be read
-        return False
 
 
 # --- putting one in place ---------------------------------------------------------------------------------------------

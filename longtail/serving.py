@@ -6,13 +6,14 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from xcutils.core import artifacts
+from xcutils.core import artifacts, runtime
 from xcutils.core.pipelines import MODULAR, Pipeline
 from xcutils.core.ragged import Ragged, to_strings
 from xcutils.model.tokens import tokenize
 from xcutils.rank.assembly import final_predictor
 from xcutils.rank.fusion import Fusion
 from xcutils.rank.predictor import Predictor
+from xcutils.search.propensity import inverse_propensities
 
 
 @dataclass(frozen=True)
@@ -68,12 +69,13 @@ def load_system(data: Path, pipeline: Pipeline = MODULAR) -> System:
     """The system that the last run of the pipeline left."""
     parts = read_by_prediction(data, pipeline)
     artifacts.check_together(*parts)
-    score, _, labels, folder, *stages, index = parts
+    score, train, labels, folder, *stages, index = parts
     saved = artifacts.load_json(score, "fusion.json")
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     unknown = next((i for t in ("[UNK]", "<unk>") if (i := tokenizer.token_to_id(t)) is not None), -1)
+    inverse = inverse_propensities(train, labels)
     return System(
-        predictor=final_predictor(data / "prepare", stages, index, saved["settings"]),
+        predictor=final_predictor(data / "prepare", stages, index, saved["settings"], inverse, runtime.device()),
         fusion=Fusion(**saved["weights"]),
         tokenizer=tokenizer,
         max_tokens=artifacts.load_json(folder, "special.json")["max_tokens"],

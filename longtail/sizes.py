@@ -3,7 +3,8 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from longtail.estimates import Sizes, prepared
+from xcutils.core import artifacts
+from xcutils.core.costs import Sizes, sizes_of
 from xcutils.core.errors import UserError
 from xcutils.data.datasets import load_dataset
 from xcutils.data.summaries import PUBLISHED
@@ -11,7 +12,7 @@ from xcutils.model.tokens import load_tokenizer, tokenize
 
 SAMPLE = 20_000  # texts whose tokens are counted, about
 TITLE, QUERY = 13, 6  # tokens of a product's title, of a search query
-BIG = "40M"  # labels of which no public dataset has as many
+BIG = "40M"  # a dataset of 40 million labels, more than any public one has
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,9 @@ def find(path: Path | None, name: str | None, params: dict, data: Path = Path("d
     if path is None:
         path = data / "prepare" if (data / "prepare" / "stats.json").is_file() else Path(params["dataset"])
     if (path / "train").is_dir():
-        return str(path), prepared(path / "train", path / "labels", path / "test")
+        parts = path / "train", path / "labels", path / "test"
+        artifacts.check_together(*parts)
+        return str(path), sizes_of(*parts)
     if not path.exists():
         raise UserError(f"There is no dataset {path}: correct the path, or name a published one by --like.")
     return str(path), raw(path, params)
@@ -112,8 +115,8 @@ def scaled(s: Sizes, params: dict, *, docs=None, labels=None, positives=None, te
     )
 
 
-def describe_sizes(name: str, s: Sizes, dim: int) -> str:
+def describe_sizes(name: str, s: Sizes) -> str:
     """The sizes in a line."""
     counts = f"N = {s.docs:,} documents, L = {s.labels:,} labels, {s.positives:,} positives, {s.test:,} test documents"
     means = f"{s.doc_tokens / s.docs:.1f} tokens of a document, {s.label_tokens / s.labels:.1f} of a label"
-    return f"{name}: {counts}; {means}; D = {dim}"
+    return f"{name}: {counts}; {means}; D = {s.dim}"

@@ -17,7 +17,6 @@ from xcutils.core import artifacts, console, costs, runtime
 from xcutils.core.costs import FLOAT, INTERPRETER, Estimate, Host, Part, Sizes
 from xcutils.core.folds import last_fold
 from xcutils.core.params import value
-from xcutils.core.scratch import move_part
 from xcutils.search.hnsw import Building
 from xcutils.search.searched import vectors_of
 from xcutils.search.searcher import EXACT, INDEXES, SEARCHES, file_of
@@ -86,7 +85,7 @@ def main(train: Path, stages: tuple[Path, ...], out: Path, file: Path) -> None:
             with ThreadPoolExecutor() as pool:
                 try:
                     for part in console.progress(pool.map(build, sources), "index", total=len(sources)):
-                        move_part(part, folder)
+                        artifacts.adopt(part, folder)
                 except BaseException:  # Ctrl-C, or an index that could not be built: the others are not waited for
                     stop.set()
                     raise

@@ -1,9 +1,14 @@
 """What the programs share that measure the pipeline or attack it: a table printed row by row, and how they end."""
 
+import subprocess
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 import click
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 class Table:
@@ -29,3 +34,11 @@ def finish(failures: Sequence[str]) -> NoReturn:
     for failure in failures:
         click.echo(failure, err=True)
     raise SystemExit(1 if failures else 0)
+
+
+def output_of(module: str, *arguments) -> str:
+    """What `python -m module` prints in a process of its own, which must end well."""
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 
 import longtail
@@ -39,6 +40,7 @@ from xcutils.core.pipelines import MODULAR, PIPELINES, UNIDEC
 from xcutils.data.datasets import load_dataset
 from xcutils.rank.assembly import final_predictor
 from xcutils.rank.fusion import Fusion
+from xcutils.search.propensity import inverse_propensities
 
 pytestmark = pytest.mark.stage
 
@@ -149,7 +151,9 @@ def test_predictions_are_what_was_scored(tiny_run, unidec_run, pipeline):
     data, made = run / "data", run / pipeline.folder / "data"
     saved = json.loads((made / "score" / "fusion.json").read_text())
     folders = [made / stage for stage in pipeline.searched]
-    predictor = final_predictor(data / "prepare", folders, made / "index", saved["settings"])
+    inverse = inverse_propensities(data / "prepare" / "train", data / "prepare" / "labels")
+    cpu = torch.device("cpu")
+    predictor = final_predictor(data / "prepare", folders, made / "index", saved["settings"], inverse, cpu)
     test = load_split(data / "prepare" / "test", len(LABELS))
     ids, scores = predictor.predict(test.tokens, Fusion(**saved["weights"]), 7)
     system = load_system(data, pipeline)

@@ -1,4 +1,3 @@
-import importlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -7,11 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stages import parameters
 from xcutils.core.errors import UserError
-from xcutils.core.params import Top, check, load_params, load_top, value
+from xcutils.core.params import Parameters, check, check_all, read, value, with_changes
+from xcutils.core.pipelines import PIPELINES, Top
 
 ROOT = Path(__file__).parents[2]
-STAGES = sorted(path.stem for path in (ROOT / "stages").glob("*.py") if path.stem != "__init__")
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,16 @@ class Demo:
     name: str
     sizes: list[int] = value(low=2)
     limit: int | None = value(low=0)
+    method: str = value(among=["fast", "slow"])
 
     def __post_init__(self):
         if self.kind == "two" and self.count == 1:
             raise ValueError("kind two needs a count above 1.")
+
+
+@dataclass(frozen=True)
+class Other:
+    head: int = value(low=0)
 
 
 GOOD = {
@@ -39,9 +45,13 @@ GOOD = {
     "name": "x",
     "sizes": [2, 4],
     "limit": None,
+    "method": "fast",
 }
 TOP = "K: 8\ndataset: data/raw/tiny\nseed: 0\n"
-DEMO = "demo: {count: 3, lr: 0.01, share: 0.5, kind: one, flag: true, name: x, sizes: [2, 4], limit: 7}\n"
+DEMO = "demo: {count: 3, lr: 0.01, share: 0.5, kind: one, flag: true, name: x, sizes: [2, 4], limit: 7, method: slow}\n"
+
+
+OTHER = "other: {head: 3}\n"
 
 
 def write(folder: Path, text: str) -> Path:
@@ -117,6 +127,7 @@ def test_values_become_the_type_that_is_asked_for(changes, name, made):
         ({"sizes": [4, "x"]}, ["demo.sizes", "'x'", "whole number"]),
         ({"sizes": [4, 1]}, ["demo.sizes", "1", "at least 2"]),
         ({"limit": -1}, ["demo.limit", "-1", "at least 0"]),
+        ({"method": "fats"}, ["demo.method", "'fats'", "fast, slow"]),
         ({"kind": "two", "count": 1}, ["kind two needs a count above 1"]),
     ],
 )
@@ -145,23 +156,42 @@ def test_whatever_is_given_comes_through_in_range_or_is_refused(name, given):
         assert f"here.{name}" in str(error)
     else:
         assert 1 <= made.count <= 100_000 and 0 < made.lr < float("inf") and 0 <= made.share <= 1
-        assert made.kind in ("one", "two") and isinstance(made.flag, bool) and made.name
+        assert made.kind in ("one", "two") and made.method in ("fast", "slow")
+        assert isinstance(made.flag, bool) and made.name
         assert all(size >= 2 for size in made.sizes) and (made.limit is None or made.limit >= 0)
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
 
+KINDS = {"demo": Demo, "other": Other}
 
-def test_a_file_gives_its_section_and_its_top(tmp_path):
-    file = write(tmp_path, TOP + DEMO)
-    assert load_params(Demo, "demo", file) == Demo(**{**GOOD, "limit": 7})
-    assert load_top(file) == Top(K=8, dataset="data/raw/tiny", seed=0)
+
+def load(file: Path) -> Parameters:
+    return check_all(read(file), str(file), Top, KINDS)
+
+
+def test_a_file_gives_its_sections_and_its_top(tmp_path):
+    found = load(write(tmp_path, TOP + DEMO + OTHER))
+    demo = Demo(**{**GOOD, "limit": 7, "method": "slow"})
+    assert found.section("demo", Demo) == demo and found.section("other", Other) == Other(3)
+    assert found.top == Top(K=8, dataset="data/raw/tiny", seed=0)
+    assert found.values == {"K": 8, "dataset": "data/raw/tiny", "seed": 0, "demo": asdict(demo), "other": {"head": 3}}
+
+
+def test_a_section_can_be_had_as_another_class_of_the_same_fields(tmp_path):
+    """A stage that runs as a program is a module of its own, with a Params of its own."""
+
+    @dataclass(frozen=True)
+    class Twin:
+        head: int
+
+    assert load(write(tmp_path, TOP + DEMO + OTHER)).section("other", Twin) == Twin(3)
 
 
 def test_small_numbers_are_numbers_however_they_are_written(tmp_path):
     for written in ("1e-4", "1.0e-4", "0.0001", "'1e-4'"):
-        file = write(tmp_path, TOP + DEMO.replace("lr: 0.01", f"lr: {written}"))
-        assert load_params(Demo, "demo", file).lr == 1e-4
+        file = write(tmp_path, TOP + OTHER + DEMO.replace("lr: 0.01", f"lr: {written}"))
+        assert load(file).sections["demo"].lr == 1e-4
 
 
 @pytest.mark.parametrize(
@@ -174,45 +204,54 @@ def test_small_numbers_are_numbers_however_they_are_written(tmp_path):
         ("seed: 0", "seed: 0\nsede: 1", ["sede is not a parameter", "K, dataset, seed"]),
         ("dataset: data/raw/tiny", "dataset:", ["dataset is None", "text"]),
         ("demo:", "nonsense: {a: 1}\ndemo:", ["no stage 'nonsense'"]),
-        ("demo:", "cluster: {algorithm: balanced, space: labels, head: -3}\ndemo:", ["cluster.head is -3"]),
-        ("demo:", "cluster: {algorithm: balanced, space: labels}\ndemo:", ["cluster.head is missing"]),
-        ("demo:", "demon:", ["demo must be a section"]),
+        ("head: 3", "head: -3", ["other.head is -3"]),
+        ("{head: 3}", "{}", ["other.head is missing"]),
+        ("other:", "otter:", ["no stage 'otter'"]),
+        (OTHER, "", ["other must be a section"]),
         ("lr: 0.01", "lr: .nan", ["demo.lr is nan"]),
         ("seed: 0", "seed: [0", ["not valid YAML"]),
         ("seed: 0", "seed: 0\nseed: 1", ["not valid YAML", "seed"]),
-        (TOP + DEMO, "- a\n- b\n", ["must hold sections"]),
-        (TOP + DEMO, "", ["must hold sections"]),
+        (TOP + DEMO + OTHER, "- a\n- b\n", ["must hold sections"]),
+        (TOP + DEMO + OTHER, "", ["must hold sections"]),
     ],
 )
 def test_a_wrong_file_is_refused_whoever_asks(tmp_path, old, new, parts):
-    text = TOP + DEMO
+    text = TOP + DEMO + OTHER
     assert old in text
     file = write(tmp_path, text.replace(old, new))
     with pytest.raises(UserError) as caught:
-        load_params(Demo, "demo", file)
+        load(file)
     for part in (str(file), *parts):
         assert part in str(caught.value)
 
 
-def test_the_top_is_checked_when_it_alone_is_asked_for(tmp_path):
-    with pytest.raises(UserError, match="K is -1"):
-        load_top(write(tmp_path, TOP.replace("K: 8", "K: -1")))
-
-
 def test_a_file_that_is_missing_or_no_text_is_a_sentence(tmp_path):
     with pytest.raises(UserError, match="params.yaml is missing"):
-        load_top(tmp_path / "params.yaml")
+        read(tmp_path / "params.yaml")
     (tmp_path / "params.yaml").write_bytes(b"K: \xff\xfe")
     with pytest.raises(UserError, match="not valid YAML"):
-        load_top(tmp_path / "params.yaml")
+        read(tmp_path / "params.yaml")
+
+
+def test_changes_are_set_as_dvc_sets_them():
+    tree = {"K": 8, "other": {"head": 3}}
+    assert with_changes(tree, ["K=65536", "other.head=5", "new.a=x"], "f") == {
+        "K": 65536,
+        "other": {"head": 5},
+        "new": {"a": "x"},
+    }
+    assert tree == {"K": 8, "other": {"head": 3}}
+    for change, said in {"K": "not a change", "a.b.c=1": "not a change", "K.x=1": "no section", "K=[": "YAML"}.items():
+        with pytest.raises(UserError, match=said):
+            with_changes(tree, [change], "f")
 
 
 # --- the repository's own ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_the_repositorys_file_fits_every_stage(stage):
-    kind = importlib.import_module(f"stages.{stage}").Params
-    file = ROOT / "params.yaml"
-    assert isinstance(load_params(kind, stage, file), kind)
-    assert load_top(file).K >= 0
+@pytest.mark.parametrize("folder", PIPELINES)
+def test_the_repositorys_files_fit_every_stage(folder):
+    pipeline = PIPELINES[folder]
+    found = parameters(ROOT / pipeline.params)
+    assert list(found.sections) == list(pipeline.stages) and isinstance(found.top, pipeline.top)
+    assert found.values == read(ROOT / pipeline.params)

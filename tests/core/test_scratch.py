@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from xcutils.core import artifacts, scratch
 from xcutils.core.errors import UserError
-from xcutils.core.scratch import Rows, Scratch, Snapshots, fingerprint, move_part, opened
+from xcutils.core.scratch import Rows, Scratch, Snapshots, fingerprint, opened
 
 fork = multiprocessing.get_context("fork")
 
@@ -135,7 +135,7 @@ def test_a_parts_snapshots_go_when_it_is_finished(tmp_path):
 
 def test_a_parts_files_are_moved_without_its_manifest(tmp_path):
     part = make_artifact(tmp_path / "part", 5)
-    move_part(part, tmp_path / "out")
+    artifacts.adopt(part, tmp_path / "out")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["a.json"]
     assert artifacts.load_json(tmp_path / "out", "a.json") == 5
 

@@ -7,8 +7,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from xcutils.core.ragged import Ragged, from_rows
-from xcutils.model.caching import encode_cached
-from xcutils.model.encoders import BagOfEmbeddings
+from xcutils.model.bag import BagOfEmbeddings
+from xcutils.model.caching import embed_cached
 from xcutils.train.training import Optimisers
 
 WORDS, DIMS = 30, 6
@@ -56,7 +56,7 @@ def test_a_step_is_that_of_all_texts_at_once():
     for step in range(4):
         docs, labels = texts(5 + step), texts(23)
         loss_of(whole(docs), whole(labels)).backward()
-        loss_of(cached(docs), encode_cached(cached, labels, 4)).backward()
+        loss_of(cached(docs), embed_cached(cached, cached.read(labels), 4)).backward()
         for encoder in (whole, cached):
             Optimisers(None, 0.1, tables=encoder.tables).step(1.0)
     torch.testing.assert_close(whole.vectors.values, cached.vectors.values, atol=1e-3, rtol=1e-3)
@@ -74,21 +74,21 @@ def test_dropout_falls_alike_both_times(chunk):
     after = torch.rand(3)
     encoder.zero_grad()
     torch.manual_seed(1)
-    encode_cached(encoder, labels, chunk).pow(2).sum().backward()
+    embed_cached(encoder, labels, chunk).pow(2).sum().backward()
     torch.testing.assert_close([p.grad for p in encoder.parameters()], wanted)
     assert torch.equal(torch.rand(3), after)  # the generator stands where it would have stood
 
 
 def test_no_more_texts_than_a_chunk_are_encoded_at_once():
     encoder = Dense()
-    encode_cached(encoder, texts(40), 7).sum().backward()
+    embed_cached(encoder, texts(40), 7).sum().backward()
     assert encoder.most == 7
 
 
 def test_without_gradients_nothing_waits_for_a_step():
     encoder = bag()
     with torch.no_grad():
-        out = encode_cached(encoder, texts(9), 4)
+        out = embed_cached(encoder, encoder.read(texts(9)), 4)
     torch.testing.assert_close(out, encoder(texts(9)).detach())
     encoder.vectors.clear(), encoder.weights.clear()
     assert out.requires_grad is False and all(not table.gradients() for table in encoder.tables)

@@ -1,5 +1,6 @@
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,20 +14,11 @@ from torch import nn
 from xcutils.core.errors import UserError
 from xcutils.core.ragged import Ragged, from_rows
 from xcutils.model import encoders
-from xcutils.model.checkpoints import checkpoint_folder, fingerprint
-from xcutils.model.encoders import (
-    BagOfEmbeddings,
-    BiGRU,
-    bag_features,
-    build_bag,
-    build_transformer,
-    encode,
-    idf_weights,
-    move,
-    rebuild,
-    token_table,
-)
-from xcutils.model.stored import load_encoder, save_encoder
+from xcutils.model.bag import BagOfEmbeddings, bag_features, idf_weights
+from xcutils.model.checkpoints import checkpoint_folder, fingerprint, token_table
+from xcutils.model.encoders import encode, load_encoder, move, rebuild, save_encoder
+from xcutils.model.gru import BiGRU
+from xcutils.model.transformer import build_transformer
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 SPECIAL = {"cls": 2, "sep": 3}
@@ -44,6 +36,11 @@ def make_bag(ngrams: int = 3) -> BagOfEmbeddings:
     vectors = torch.randn(VOCABULARY + 20, 5, generator=generator)
     weights = torch.rand(VOCABULARY + 20, 1, generator=generator)
     return BagOfEmbeddings(vectors, weights, vocabulary=VOCABULARY, ngrams=ngrams)
+
+
+def bag_of(folder, ngrams: int) -> SimpleNamespace:
+    """The parameters of a bag."""
+    return SimpleNamespace(model=str(folder), ngrams=ngrams, buckets=50)
 
 
 def make_gru(dropout: float = 0.0) -> BiGRU:
@@ -239,13 +236,13 @@ def test_idf_weights_by_hand():
 
 def test_a_bag_starts_from_the_checkpoints_tokens(tiny_model, texts):
     labels = from_rows([[4, 5], [6]], np.int32)
-    bag = build_bag([texts, labels], str(tiny_model), ngrams=2, buckets=50)
+    bag = BagOfEmbeddings.build(bag_of(tiny_model, 2), [texts, labels], SPECIAL)
     assert bag.vectors.values.shape == (VOCABULARY + 50, 16) and bag.weights.values.shape == (VOCABULARY + 50, 1)
     torch.testing.assert_close(bag.vectors.values[:VOCABULARY], token_table(str(tiny_model)))
     assert (bag.vectors.values[VOCABULARY:] == 0).all()
     rows = features_by_hand(lists(texts) + lists(labels), VOCABULARY, 2, VOCABULARY + 50)
     torch.testing.assert_close(bag.weights.values, idf_weights([from_rows(rows, np.int64)], VOCABULARY + 50))
-    assert len(build_bag([texts], str(tiny_model), ngrams=1, buckets=50).vectors.values) == VOCABULARY
+    assert len(BagOfEmbeddings.build(bag_of(tiny_model, 1), [texts], SPECIAL).vectors.values) == VOCABULARY
 
 
 # --- bi-gru -----------------------------------------------------------------------------------------------------------

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from xcutils.model.encoders import BagOfEmbeddings, BiGRU, build_transformer, encode
+from xcutils.model.bag import BagOfEmbeddings
+from xcutils.model.encoders import encode, load_encoder, save_encoder
+from xcutils.model.gru import BiGRU
 from xcutils.model.heads import TwoHeads
-from xcutils.model.stored import load_encoder, save_encoder
+from xcutils.model.transformer import build_transformer
 
 WORDS, DIMS = 16, 6
 

@@ -5,10 +5,12 @@ import pytest
 import torch
 
 from xcutils.core.ragged import from_rows
-from xcutils.model.encoders import BagOfEmbeddings
+from xcutils.core.vectors import unit
+from xcutils.model.bag import BagOfEmbeddings
 from xcutils.rank.fusion import Fusion
 from xcutils.rank.predictor import Predictor
-from xcutils.search.neighbours import Searcher, build_graph, unit
+from xcutils.search.hnsw import Building, Hnsw
+from xcutils.search.searcher import Searcher
 
 DOCS, LABELS, WORDS, DIMS = 10, 14, 9, 4
 SHORTLIST, NEIGHBOURS, TAU = 3, 2, 0.2
@@ -25,8 +27,8 @@ def system(request) -> Predictor:
     owned = [sorted(rng.choice(LABELS, rng.integers(1, 4), replace=False)) for _ in range(DOCS)]
 
     def searcher(vectors):
-        built = build_graph(vectors, m=8, ef_construction=50, seed=0) if request.param == "graph" else None
-        return Searcher(vectors, built)
+        building = Building(m=8, ef_construction=50)
+        return Searcher(vectors, Hnsw.over(vectors, building, ef=300) if request.param == "graph" else None)
 
     return Predictor(
         encoder=BagOfEmbeddings(words, torch.full((WORDS, 1), 2.0), vocabulary=WORDS, ngrams=1),

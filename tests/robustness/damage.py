@@ -147,7 +147,8 @@ def place(damage: Damage, runs: Runs, folder: Path) -> None:
 def read(folder: Path, reader: str) -> None:
     """Run the reader in the folder; a stage writes `fresh`, so that what it made can be told apart."""
     if reader in PREDICTIONS:
-        xc(["predict", "small red box", "-k", "3", *["--unidec"] * bool(PREDICTIONS[reader].folder)])
+        flags = [f"--{folder}" for folder in [PREDICTIONS[reader].folder] if folder]
+        xc(["predict", "small red box", "-k", "3", *flags])
     else:
         *paths, _ = tiny.arguments(reader)
         tiny.module(reader).main([*("fresh.json" if path in METRICS else path for path in paths), "fresh"])

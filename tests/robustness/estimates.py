@@ -1,17 +1,21 @@
-"""The stages' estimates against what they really take: the default dataset, and a generated one of many labels (Linux).
+"""Compare the stages' estimates with what they really take, on the default dataset and on one of many labels (Linux).
 
 python -m tests.robustness.estimates [--labels 200000] [--docs 100000] [--only default|generated]
-                             [--folder DIR] [--first STAGE]
+                                     [--folder DIR] [--first STAGE]
 
-Each stage of both pipelines runs as its dvc.yaml would run it, in a scratch folder and a process of its own, whose peak
-resident memory and time are measured. The generated set has short texts of words from a power law; labels are drawn
-from a power law too. Its parameters are those of params.yaml and unidec/params.yaml but for what makes it possible in
-half an hour on two cores: one layer in `embed`, two epochs, the classifiers of the batch's labels alone, a coarser
-graph. Ends with 1 when an estimate of memory is more than 1.5 times what was measured, or less than that part of it.
+makes   each stage of both pipelines runs as its dvc.yaml would run it, in a scratch folder and a process of its own,
+        whose peak resident memory and time are measured
+prints  a row per stage: the estimated and the measured memory and time, and the largest parts of the estimate
+exit    1 if an estimate of memory is more than 1.5 times what was measured, or less than that part of it
+
+The generated dataset has short texts of words from a power law; labels are drawn from a power law too. Its parameters
+are those of params.yaml and unidec/params.yaml but for what makes it possible in half an hour on two cores: one layer
+in `embed`, two epochs, the classifiers of the batch's labels alone, a coarser graph.
 """
 
 import gzip
 import json
+import math
 import os
 import shlex
 import shutil
@@ -19,22 +23,26 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 import numpy as np
 from ruamel.yaml import YAML
 
-from longtail import estimates
+from longtail.estimates import stage_module, with_dims
 from longtail.sizes import raw
-from xcutils.core.params import load_all
+from stages import parameters
+from testing.programs import ROOT, Table, finish
+from testing.tiny import EVERY
+from xcutils.core.costs import Estimate, Sizes, sizes_of, this_host
+from xcutils.core.pipelines import MODULAR, PIPELINES, Pipeline
 
-ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 1.5
-NONE = "none"
-TEST = 5000  # test documents of a generated set
-FILES = {"": "params.yaml", "unidec/": "unidec/params.yaml"}  # each pipeline's parameters
-GENERATED = {  # what differs from them
+NO_STAGE = "none"
+TEST_DOCS = 5000  # of the generated dataset
+GENERATED = {  # pipeline -> what the generated dataset changes in its parameters
     "": (
         "prepare.validation=0.02",
         "embed.layers=1",
@@ -46,143 +54,181 @@ GENERATED = {  # what differs from them
         "classifier.cluster_from=1",
         "index.ef_construction=50",
     ),
-    "unidec/": ("train.epochs=2", "train.average_after=0", "index.ef_construction=50"),
+    "unidec": ("train.epochs=2", "train.average_after=0", "index.ef_construction=50"),
 }
-NAMES = (*estimates.STAGES, *(f"unidec/{stage}" for stage in estimates.UNIFIED))  # of all stages, in their order
+COLUMNS = {
+    "stage": "<14",
+    "estimate GB": ">11.2f",
+    "measured": ">9.2f",
+    "ratio": ">7.2f",
+    "estimate s": ">11.0f",
+    "measured s": ">11.0f",
+    "CPU s": ">7.0f",
+    "largest parts": "<",
+}
 
 
-def words() -> list[str]:
+@dataclass(frozen=True)
+class Measured:
+    """What a stage took."""
+
+    peak: float  # bytes
+    seconds: float
+    cpu: float  # seconds of all threads
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A stage's estimate beside what it took."""
+
+    stage: str
+    estimate: Estimate
+    measured: Measured
+
+    @property
+    def ratio(self) -> float:
+        """The estimated by the measured memory."""
+        return self.estimate.peak / self.measured.peak
+
+    def row(self) -> list:
+        memory = [self.estimate.peak / 1e9, self.measured.peak / 1e9, self.ratio]
+        times = [self.estimate.seconds, self.measured.seconds, self.measured.cpu]
+        return [self.stage, *memory, *times, self.estimate.largest()]
+
+
+# --- the generated dataset --------------------------------------------------------------------------------------------
+
+
+def known_words() -> list[str]:
     """Whole words that the tokenizer knows."""
     from xcutils.model.tokens import load_tokenizer
 
-    vocabulary = load_tokenizer(load_all(file=ROOT / "params.yaml")["prepare"]["tokenizer"]).get_vocab()
+    vocabulary = load_tokenizer(parameters(ROOT / MODULAR.params).values["prepare"]["tokenizer"]).get_vocab()
     return sorted(word for word in vocabulary if word.isascii() and word.isalpha() and len(word) > 2)
 
 
 def generate(folder: Path, n_labels: int, n_docs: int) -> None:
-    """A dataset folder: a label is 2 to 5 words, a document the words of one of its 1 to 9 labels and three more."""
-    rng, known = np.random.default_rng(0), words()
+    """Write a dataset: a label is 2 to 5 words, a document the words of one of its 1 to 9 labels and three more."""
+    rng = np.random.default_rng(0)
+    known = known_words()
     chances = 1 / np.arange(10, len(known) + 10)
-    picks = iter(rng.choice(len(known), 5 * n_labels + 3 * (n_docs + TEST), p=chances / chances.sum()))
+    picks = iter(rng.choice(len(known), 5 * n_labels + 3 * (n_docs + TEST_DOCS), p=chances / chances.sum()))
     labels = [" ".join(known[next(picks)] for _ in range(count)) for count in rng.integers(2, 6, n_labels)]
     chances = rng.permutation(1 / np.arange(10, n_labels + 10))
-    drawn = rng.choice(n_labels, (n_docs + TEST, 9), p=chances / chances.sum())
-    folder.mkdir(parents=True)
+    drawn = rng.choice(n_labels, (n_docs + TEST_DOCS, 9), p=chances / chances.sum())
 
-    def write(name: str, rows) -> None:
-        with gzip.open(folder / f"{name}.json.gz", "wt", encoding="utf-8", compresslevel=1) as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
-
-    def docs(rows: range):
+    def docs(rows: range) -> Iterator[dict]:
         for row in rows:
             own = sorted(set(drawn[row, : 1 + row % 9].tolist()))
             title = " ".join([labels[drawn[row, 0]], *(known[next(picks)] for _ in range(3))])
             yield {"uid": f"d{row}", "title": title, "target_ind": own}
 
-    write("lbl", ({"uid": f"l{i}", "title": text} for i, text in enumerate(labels)))
-    write("trn", docs(range(n_docs)))
-    write("tst", docs(range(n_docs, n_docs + TEST)))
+    folder.mkdir(parents=True)
+    parts = {
+        "lbl": ({"uid": f"l{i}", "title": text} for i, text in enumerate(labels)),
+        "trn": docs(range(n_docs)),
+        "tst": docs(range(n_docs, n_docs + TEST_DOCS)),
+    }
+    for name, rows in parts.items():
+        with gzip.open(folder / f"{name}.json.gz", "wt", encoding="utf-8", compresslevel=1) as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
 
 
-def write_params(folder: Path, pipeline: str, changes: tuple[str, ...]) -> None:
-    """The pipeline's parameters with some changes, `name=value`."""
-    tree, file = load_all(changes, file=ROOT / FILES[pipeline]), folder / FILES[pipeline]
+# --- running and comparing --------------------------------------------------------------------------------------------
+
+
+def write_params(folder: Path, pipeline: Pipeline, changes: tuple[str, ...]) -> None:
+    """Write the pipeline's parameters with some changes, `name=value`, into the folder."""
+    file = folder / pipeline.params
     file.parent.mkdir(exist_ok=True)
     with open(file, "w", encoding="utf-8") as opened:
-        YAML().dump(tree, opened)
+        YAML().dump(parameters(ROOT / pipeline.params, changes).values, opened)
 
 
-def run(stage: str, command: str, folder: Path) -> tuple[float, float, float]:
-    """(peak resident bytes, seconds, CPU seconds) of a stage in a process of its own."""
+def run(stage: str, command: str, folder: Path) -> Measured:
+    """What the stage takes in a process of its own."""
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     words = [sys.executable, *shlex.split(command)[1:]]
     begin = time.perf_counter()
-    logged = folder / f"{stage}.log"
-    with open(logged, "w", encoding="utf-8") as log:
-        process = subprocess.Popen(words, cwd=folder, env={**os.environ, "PYTHONPATH": path}, stderr=log)
+    log = folder / f"{stage}.log"
+    with open(log, "w", encoding="utf-8") as opened:
+        process = subprocess.Popen(words, cwd=folder, env={**os.environ, "PYTHONPATH": path}, stderr=opened)
         _, status, usage = os.wait4(process.pid, 0)
     if status:
-        raise click.ClickException(f"{stage} failed:\n{logged.read_text(encoding='utf-8')}")
-    return usage.ru_maxrss * 1024.0, time.perf_counter() - begin, usage.ru_utime + usage.ru_stime
+        raise click.ClickException(f"{stage} failed:\n{log.read_text(encoding='utf-8')}")
+    return Measured(usage.ru_maxrss * 1024.0, time.perf_counter() - begin, usage.ru_utime + usage.ru_stime)
 
 
-def compare(folder: Path, dataset: str, first: str) -> list[dict]:
-    """Run every stage from `first` on in the folder; one row each, earlier ones as they were measured there before."""
-    rows, order, given = [], [*NAMES, NONE], (ROOT / dataset).resolve()
-    sizes = raw(given if given.is_dir() else Path(dataset), load_all(file=folder / "params.yaml"))
-    for pipeline, file in FILES.items():
-        params, table = load_all(file=folder / file), estimates.UNIFIED if pipeline else estimates.STAGES
-        stages = YAML(typ="safe").load((ROOT / pipeline / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
-        for stage, facts in stages.items():
-            name, guess = pipeline + stage, table[stage](sizes, params, estimates.host())
-            record = folder / f"{name}.json"
-            if order.index(name) >= order.index(first):
-                command = facts["cmd"].replace("${dataset}", str(given))
-                record.write_text(json.dumps(run(name, command, folder)), encoding="utf-8")
-            peak, seconds, cpu = json.loads(record.read_text(encoding="utf-8"))
-            if name == "prepare":
-                parts = (folder / "data" / "prepare" / part for part in ("train", "labels", "test"))
-                sizes = estimates.prepared(*parts)
-            rows.append({"stage": name, "guess": guess, "peak": peak, "seconds": seconds, "cpu": cpu})
-            print_row(rows[-1])
-    return rows
+def compare(folder: Path, dataset: Path, first: str) -> Iterator[Comparison]:
+    """Run every stage from `first` on in the folder; those before it are as they were measured there before."""
+    values = {pipeline.folder: parameters(folder / pipeline.params).values for pipeline in PIPELINES.values()}
+    sizes, host, order = raw(dataset, values[""]), this_host(), [*EVERY, NO_STAGE]
+    for name in EVERY:
+        place, _, stage = name.rpartition("/")
+        pipeline, params = PIPELINES[place], values[place]
+        estimate = stage_module(pipeline, stage).cost(with_dims(sizes, pipeline, params, values[""]), params, host)
+        record = folder / f"{name}.json"
+        if order.index(name) >= order.index(first):
+            measured = run(name, EVERY[name]["cmd"].replace("${dataset}", str(dataset)), folder)
+            record.write_text(json.dumps(vars(measured)), encoding="utf-8")
+        yield Comparison(name, estimate, Measured(**json.loads(record.read_text(encoding="utf-8"))))
+        if name == "prepare":
+            sizes = prepared_sizes(folder)
 
 
-def print_row(row: dict) -> None:
-    guess, peak = row["guess"], row["peak"]
-    click.echo(
-        f"{row['stage']:<16}{guess.peak / 1e9:10.2f}{peak / 1e9:10.2f}{guess.peak / peak:8.2f}"
-        f"{guess.seconds:12.0f}{row['seconds']:10.0f}{row['cpu']:8.0f}   {guess.largest()}"
-    )
+def prepared_sizes(folder: Path) -> Sizes:
+    return sizes_of(*(folder / "data" / "prepare" / part for part in ("train", "labels", "test")))
 
 
-def bench(name: str, folder: Path, dataset: str, changes: dict[str, tuple[str, ...]], first: str) -> list[dict]:
-    """One table."""
-    for pipeline in FILES:
-        own = (f"dataset={json.dumps(dataset)}",) if not pipeline else ()
-        write_params(folder, pipeline, (*changes.get(pipeline, ()), *own))
-    click.echo(f"\n{name}")
-    columns = ("estimate GB", "measured", "ratio", "estimate s", "measured", "CPU s")
-    click.echo(f"{'stage':<15}" + "".join(f"{c:>{w}}" for c, w in zip(columns, (11, 10, 8, 12, 10, 8))))
-    return compare(folder, dataset, first)
+def print_comparisons(title: str, folder: Path, dataset: str, changes: dict, first: str) -> list[Comparison]:
+    """The comparisons on one dataset, printed as they come."""
+    for pipeline in PIPELINES.values():
+        own = (f"dataset={json.dumps(dataset)}",) if pipeline is MODULAR else ()
+        write_params(folder, pipeline, (*changes.get(pipeline.folder, ()), *own))
+    click.echo(f"\n{title}")
+    table = Table(COLUMNS)
+    table.print_head()
+    found = []
+    for one in compare(folder, (ROOT / dataset).resolve(), first):
+        table.print_row(one.row())
+        found.append(one)
+    return found
+
+
+def failures(found: list[Comparison]) -> list[str]:
+    """A sentence if the estimate that is furthest off is too far off."""
+    worst = max(found, key=lambda one: abs(math.log(one.ratio)))
+    click.echo(f"\nmemory: the estimate furthest off is {worst.ratio:.2f} times what was measured ({worst.stage})")
+    return [] if 1 / LIMIT <= worst.ratio <= LIMIT else [f"{worst.stage}: an estimate may be off by {LIMIT} times."]
 
 
 @click.command()
-@click.option("--labels", default=200_000, show_default=True, help="Labels of the generated set.")
-@click.option("--docs", default=100_000, show_default=True, help="Training documents of the generated set.")
-@click.option("--only", type=click.Choice(["default", "generated"]), help="One of the two sets.")
+@click.option("--labels", default=200_000, show_default=True, help="Labels of the generated dataset.")
+@click.option("--docs", default=100_000, show_default=True, help="Training documents of the generated dataset.")
+@click.option("--only", type=click.Choice(["default", "generated"]), help="One of the two datasets.")
+@click.option("--folder", type=click.Path(path_type=Path), help="Where to work; it is kept.")
 @click.option(
-    "--folder", type=click.Path(path_type=Path), help="Where to work, and leave the results; scratch without."
-)
-@click.option(
-    "--first",
-    type=click.Choice([*NAMES, NONE]),
-    default="prepare",
-    show_default=True,
-    help="Run from this stage on, upon what an earlier run left in --folder; none: print its figures again.",
+    "--first", type=click.Choice([*EVERY, NO_STAGE]), default="prepare", help="Go on in FOLDER from this stage."
 )
 def main(labels: int, docs: int, only: str | None, folder: Path | None, first: str) -> None:
-    """Run the stages on both sets and print each estimate beside what was measured."""
-    scratch = Path(folder or tempfile.mkdtemp(prefix="estimate-")).resolve()
-    rows = []
+    """Run the stages on both datasets and print each estimate beside what was measured."""
+    scratch = Path(folder or tempfile.mkdtemp(prefix="estimates-")).resolve()
+    found = []
     try:
         if only != "generated":
             (scratch / "default").mkdir(parents=True, exist_ok=True)
-            dataset = load_all(file=ROOT / "params.yaml")["dataset"]
-            rows += bench("default dataset", scratch / "default", dataset, {}, first)
+            dataset = parameters(ROOT / MODULAR.params).top.dataset
+            found += print_comparisons("default dataset", scratch / "default", dataset, {}, first)
         if only != "default":
-            raw_folder = scratch / "generated" / "titles"
+            titles = scratch / "generated" / "titles"
             if first == "prepare":
-                generate(raw_folder, labels, docs)
-            title = f"{labels:,} labels, {docs:,} documents"
-            rows += bench(title, scratch / "generated", str(raw_folder), GENERATED, first)
+                generate(titles, labels, docs)
+            name = f"{labels:,} labels, {docs:,} documents"
+            found += print_comparisons(name, scratch / "generated", str(titles), GENERATED, first)
     finally:
         if folder is None:
             shutil.rmtree(scratch, ignore_errors=True)
-    worst = max(rows, key=lambda row: abs(np.log(row["guess"].peak / row["peak"])))
-    ratio = worst["guess"].peak / worst["peak"]
-    click.echo(f"\nmemory: the estimate furthest off is {ratio:.2f} times what was measured ({worst['stage']})")
-    sys.exit(not 1 / LIMIT <= ratio <= LIMIT)
+    finish(failures(found))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Kill each long stage at random moments, go on, and compare every byte with a run that was left in peace.
+"""Kill each long stage at random moments, go on, and compare every byte with a run that was not disturbed.
 
 python -m tests.robustness.interruptions [--project .] [--kills 5] [--snapshot 2] [--seed 0] [--threads 2] [STAGE ...]
 
 reads   a project folder in which both pipelines have run: params.yaml, data/, unidec/
 prints  a row per stage: kills, how often it went on from earlier work, whether all files are the same to the byte,
-        time of the run in peace, share of it that snapshots took (as often as they are taken by default);
+        seconds of the undisturbed run, share of them that snapshots took (as often as they are taken by default);
         then what happens when the disk fills up while the stage writes its output
 exit    1 if a file differs or something good was lost
 """
@@ -15,124 +15,217 @@ import shutil
 import tempfile
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 import numpy as np
 
 from testing.children import Child, contents, import_all
+from testing.programs import Table, finish
 from testing.tiny import PARAMS, UNIDEC, arguments, home, link_before, module
 
 LONG = ("embed", "encoder", "augment", "classifier", "index", "unidec/train", "unidec/index")
-WENT_ON = ("goes on ", "taken from the run that was interrupted")
+WENT_ON = ("goes on ", "taken from the run that was interrupted")  # what a stage says that has found earlier work
+COLUMNS = {
+    "stage": "<12",
+    "kills": ">5",
+    "went on": ">7",
+    "files": ">5",
+    "same bytes": ">10",
+    "scratch gone": ">12",
+    "seconds": ">7.1f",
+    "snapshots": ">9.1%",
+    "disk full": ">9",
+}
 
 
-def branch(project: Path, folder: Path, stage: str) -> Path:
-    """A folder whose stages before `stage` are those of the project."""
-    link_before(project, folder, stage)
-    for file in (PARAMS, UNIDEC):
-        (folder / file).parent.mkdir(exist_ok=True)
-        shutil.copyfile(project / file, folder / file)
-    return folder
+@dataclass(frozen=True)
+class Stage:
+    """A stage of a finished project, and the environment in which it runs."""
+
+    project: Path
+    name: str
+    env: dict[str, str]
+
+    @property
+    def out(self) -> Path:
+        return home(self.name)
+
+    def branch(self, folder: Path) -> Path:
+        """The folder, in which the stages before this one are those of the project."""
+        link_before(self.project, folder, self.name)
+        for file in (PARAMS, UNIDEC):
+            (folder / file).parent.mkdir(exist_ok=True)
+            shutil.copyfile(self.project / file, folder / file)
+        return folder
+
+    def start(self, folder: Path, largest_file: int = 0, **env: str) -> Child:
+        """The stage at work in the folder.
+
+        largest_file  bytes of the largest file that it can write; 0 for no limit
+        """
+
+        def work() -> None:
+            if largest_file:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
+            try:
+                module(self.name).main(arguments(self.name))
+            finally:
+                if not largest_file:
+                    from xcutils.core.scratch import Snapshots
+
+                    (folder / "spent.json").write_text(json.dumps(Snapshots.spent))
+
+        return Child(folder, folder / "log", work, DVC_ROOT=str(folder), **self.env, **env)
+
+    def is_at_work(self, folder: Path) -> bool:
+        """Has the stage begun its long part?"""
+        return any((folder / ".scratch").glob(f"{self.out.name}-*/*"))
+
+    def failed(self, child: Child) -> click.ClickException:
+        return click.ClickException(f"{self.name} failed: {child.said()}")
 
 
-def start(folder: Path, stage: str, log: str = "log", *, limit: int = 0, **env: str) -> Child:
-    """The stage at work in the folder; `limit` is the largest file it can write."""
-
-    def work() -> None:
-        if limit:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-        try:
-            module(stage).main(arguments(stage))
-        finally:
-            from xcutils.core.scratch import Snapshots
-
-            (folder / "spent.json").write_text(json.dumps(Snapshots.spent)) if not limit else None
-
-    return Child(folder, folder / log, work, DVC_ROOT=str(folder), **env)
+# --- a run that is not disturbed --------------------------------------------------------------------------------------
 
 
-def at_work(folder: Path, stage: str) -> bool:
-    """Has the stage begun its long part?"""
-    return any((folder / ".scratch").glob(f"{home(stage).name}-*/*"))
+@dataclass(frozen=True)
+class Undisturbed:
+    """A run that nobody interrupts.
+
+    seconds  of the whole run; work: of its long part; snapshots: that snapshots took
+    """
+
+    files: dict[str, bytes]
+    seconds: float
+    work: float
+    snapshots: float
 
 
-def made(folder: Path) -> set[str]:
+def run_undisturbed(stage: Stage, folder: Path) -> Undisturbed:
+    stage.branch(folder)
+    begin = time.monotonic()
+    child = stage.start(folder)
+    child.wait(lambda: stage.is_at_work(folder))
+    at_work = time.monotonic()
+    if child.wait() != 0:
+        raise stage.failed(child)
+    snapshots = json.loads((folder / "spent.json").read_text())
+    end = time.monotonic()
+    return Undisturbed(contents(folder / stage.out), end - begin, end - at_work, snapshots)
+
+
+# --- one that is killed -----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Killed:
+    """A run that was killed again and again.
+
+    went_on    how often it went on from earlier work
+    differing  files that are not those of the undisturbed run
+    left       scratch that it should have removed
+    moments    seconds after which it was killed
+    """
+
+    kills: int
+    went_on: int
+    differing: set[str]
+    left: list[str]
+    moments: list[float]
+
+
+def saved_work(folder: Path) -> set[str]:
     """What there is to go on from: finished parts, whole snapshots and chunks of rows."""
-    scratch, found = folder / ".scratch", set()
-    for path in [*scratch.glob("*/*/manifest.json"), *scratch.glob("*/*.snapshots/[0-9]*/manifest.json")]:
-        found.add(str(path))
+    scratch = folder / ".scratch"
+    manifests = [*scratch.glob("*/*/manifest.json"), *scratch.glob("*/*.snapshots/[0-9]*/manifest.json")]
+    found = {str(path) for path in manifests}
     for path in scratch.glob("*/*.journal"):
         with suppress(OSError):
             found.update(f"{path} {line}" for line in path.read_text().splitlines())
     return found
 
 
-def in_peace(project: Path, folder: Path, stage: str, env: dict) -> dict:
-    """A run that nobody interrupts: its files, its time, and the time that snapshots took."""
-    branch(project, folder, stage)
-    begin = time.monotonic()
-    child = start(folder, stage, **env)
-    child.wait(lambda: at_work(folder, stage))
-    begun = time.monotonic()
-    if child.wait() != 0:
-        raise click.ClickException(f"{stage} failed: {child.said()}")
-    spent = json.loads((folder / "spent.json").read_text())
-    end = time.monotonic()
-    return {"files": contents(folder / home(stage)), "seconds": end - begin, "work": end - begun, "spent": spent}
+def run_killed(stage: Stage, folder: Path, kills: int, like: Undisturbed, rng, snapshot: float) -> Killed:
+    """Kill the stage again and again, then let it end.
 
-
-def interrupted(project: Path, folder: Path, stage: str, kills: int, peace: dict, rng, env: dict) -> dict:
-    """The same, killed again and again: how often, how often it went on, and which files differ in the end.
-
-    Every second kill comes at a moment of its own after new work was saved, the others at any moment.
+    Every second kill comes at a random moment after new work was saved, the others at any moment.
     """
-    branch(project, folder, stage)
-    done, went_on, differing, moments = 0, 0, set(), []
+    stage.branch(folder)
+    run = Killed(kills=0, went_on=0, differing=set(), left=[], moments=[])
     while True:
-        child = start(folder, stage, **env)
-        child.wait(lambda: at_work(folder, stage))
-        if done < kills and done % 2 == 0:
-            before = made(folder)
-            child.wait(lambda before=before: bool(made(folder) - before))
-        moment = peace["work"] / (kills + 1) * rng.uniform(0, 1)
-        ended = child.wait(seconds=moment) if done < kills else child.wait()
-        if ended is None:
-            child.kill()
-            done += 1
-            moments.append(round(moment, 2))
-        went_on += any(words in child.said() for words in WENT_ON)
-        if ended is None:
+        child = stage.start(folder, XC_SNAPSHOT=str(snapshot))
+        code = kill_once(stage, folder, child, run, like.work / (kills + 1) * rng.uniform(0, 1), kills)
+        run.went_on += any(words in child.said() for words in WENT_ON)
+        if code is None:
             continue
-        if ended != 0:
-            raise click.ClickException(f"{stage} failed: {child.said()}")
-        found = contents(folder / home(stage))
-        differing |= {
-            name for name in found.keys() | peace["files"].keys() if found.get(name) != peace["files"].get(name)
-        }
-        if done >= kills:
+        if code != 0:
+            raise stage.failed(child)
+        found = contents(folder / stage.out)
+        names = found.keys() | like.files.keys()
+        run.differing |= {name for name in names if found.get(name) != like.files.get(name)}
+        if run.kills >= kills:
             break
-        shutil.rmtree(folder / home(stage))  # it was too quick for the last kill: once more from the start
-    left = [path.name for path in (folder / ".scratch").glob(f"{home(stage).name}-*")]
-    return {"kills": done, "went_on": went_on, "differing": sorted(differing), "left": left, "moments": moments}
+        shutil.rmtree(folder / stage.out)  # it was too quick for the last kill: once more from the start
+    run.left = [path.name for path in (folder / ".scratch").glob(f"{stage.out.name}-*")]
+    return run
 
 
-def full_disk(project: Path, folder: Path, stage: str, peace: dict, env: dict) -> dict:
-    """The disk fills up in mid-write over an older output: is that still whole, and does the next run end the same?"""
-    branch(project, folder, stage)
-    out = folder / home(stage)
-    for name, data in peace["files"].items():
+def kill_once(stage: Stage, folder: Path, child: Child, run: Killed, moment: float, kills: int) -> int | None:
+    """Kill the child `moment` seconds into its work, unless it has been killed often enough; its code if it ends."""
+    child.wait(lambda: stage.is_at_work(folder))
+    if run.kills >= kills:
+        return child.wait()
+    if run.kills % 2 == 0:
+        before = saved_work(folder)
+        child.wait(lambda: bool(saved_work(folder) - before))
+    code = child.wait(seconds=moment)
+    if code is None:
+        child.kill()
+        run.kills += 1
+        run.moments.append(round(moment, 2))
+    return code
+
+
+# --- one that fills the disk ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DiskFull:
+    """What happens when the disk fills up while a stage writes over an older output.
+
+    clear   it ends with one sentence that says so
+    unhurt  the older output is still whole, and nothing else is left
+    again   the next run writes the same bytes
+    """
+
+    clear: bool
+    unhurt: bool
+    again: bool
+
+    @property
+    def is_good(self) -> bool:
+        return self.clear and self.unhurt and self.again
+
+
+def run_on_full_disk(stage: Stage, folder: Path, like: Undisturbed) -> DiskFull:
+    stage.branch(folder)
+    out = folder / stage.out
+    for name, content in like.files.items():
         (out / name).parent.mkdir(parents=True, exist_ok=True)
-        (out / name).write_bytes(data)
-    largest = max(len(data) for data in peace["files"].values())
-    child = start(folder, stage, limit=largest // 2, **env)
+        (out / name).write_bytes(content)
+    child = stage.start(folder, largest_file=max(len(content) for content in like.files.values()) // 2)
     code = child.wait()
-    sentence = [line for line in child.said().splitlines() if line.startswith("error: ")]
-    unhurt = contents(out) == peace["files"]
+    sentences = [line for line in child.said().splitlines() if line.startswith("error: ")]
     drafts = [path.name for path in out.parent.iterdir() if path.name.startswith(".")]
-    clear = code == 1 and len(sentence) == 1 and "make room on the disk" in sentence[0]
-    again = start(folder, stage, **env).wait() == 0 and contents(out) == peace["files"]
-    return {"clear": clear, "unhurt": unhurt and not drafts, "again": again}
+    unhurt = contents(out) == like.files and not drafts
+    clear = code == 1 and len(sentences) == 1 and "make room on the disk" in sentences[0]
+    again = stage.start(folder).wait() == 0 and contents(out) == like.files
+    return DiskFull(clear, unhurt, again)
+
+
+# --- command ----------------------------------------------------------------------------------------------------------
 
 
 @click.command()
@@ -143,28 +236,25 @@ def full_disk(project: Path, folder: Path, stage: str, peace: dict, env: dict) -
 @click.option("--seed", default=0)
 @click.option("--threads", type=click.IntRange(1), default=2)
 def main(stages: tuple[str, ...], project: Path, kills: int, snapshot: float, seed: int, threads: int) -> None:
+    """Kill the STAGES (all long ones by default) of the project and compare what they write."""
     import_all()
-    rng, wrong = np.random.default_rng(seed), 0
-    env = {"XC_THREADS": str(threads)}
-    click.echo("stage         kills  went on  files  same bytes  scratch gone  seconds  snapshots  disk full")
-    for stage in stages or LONG:
+    rng = np.random.default_rng(seed)
+    failures = []
+    table = Table(COLUMNS)
+    table.print_head()
+    for name in stages or LONG:
+        stage = Stage(project, name, {"XC_THREADS": str(threads)})
         with tempfile.TemporaryDirectory() as place:
-            peace = in_peace(project, Path(place, "peace"), stage, env)
-            cut = interrupted(
-                project, Path(place, "cut"), stage, kills, peace, rng, env | {"XC_SNAPSHOT": str(snapshot)}
-            )
-            disk = full_disk(project, Path(place, "disk"), stage, peace, env)
-        good = not cut["differing"] and not cut["left"] and all(disk.values())
-        wrong += not good
-        answer = {True: "yes", False: "NO"}
-        click.echo(
-            f"{stage:<12}  {cut['kills']:>5}  {cut['went_on']:>7}  {len(peace['files']):>5}  "
-            f"{answer[not cut['differing']]:>10}  {answer[not cut['left']]:>12}  {peace['seconds']:>7.1f}  "
-            f"{peace['spent'] / peace['work']:>9.1%}  {'unhurt' if all(disk.values()) else 'WRONG':>9}"
-        )
-        if not good:
-            click.echo(f"  {cut} {disk}")
-    raise SystemExit(1 if wrong else 0)
+            like = run_undisturbed(stage, Path(place, "undisturbed"))
+            killed = run_killed(stage, Path(place, "killed"), kills, like, rng, snapshot)
+            disk = run_on_full_disk(stage, Path(place, "disk"), like)
+        same, gone = ("NO" if bad else "yes" for bad in (killed.differing, killed.left))
+        times = (like.seconds, like.snapshots / like.work)
+        counts = (killed.kills, killed.went_on, len(like.files))
+        table.print_row([name, *counts, same, gone, *times, "unhurt" if disk.is_good else "WRONG"])
+        if killed.differing or killed.left or not disk.is_good:
+            failures.append(f"{name}: {killed} {disk}")
+    finish(failures)
 
 
 if __name__ == "__main__":

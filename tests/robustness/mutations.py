@@ -1,9 +1,11 @@
-"""Damaged files of every form: each must be read or refused with a sentence, in little time and memory.
+"""Mutate files of every form of dataset: each must be read or refused with a sentence, in little time and memory.
 
-    python -m tests.robustness.mutations [--count 10000] [--form csv] [--seed 0]
+python -m tests.robustness.mutations [--count 10000] [--form csv] [--seed 0]
 
-A small dataset of each form is written; over and over one of its files is damaged (bytes flipped, deleted, inserted,
-doubled, cut off; lines swapped; of a gzip file the packed bytes or the content) and the dataset is read.
+makes   a small dataset of each form; again and again one of its files is mutated (bytes flipped, deleted, inserted,
+        doubled, cut off; lines swapped; of a gzip file the packed bytes or the content) and the dataset is read
+prints  a row per form: files read whole, read with rows skipped, refused, and those that nobody caught
+exit    1 if a read ended in a traceback, took too long or too much memory
 """
 
 import csv
@@ -24,6 +26,7 @@ from pathlib import Path
 import click
 import numpy as np
 
+from testing.programs import Table, finish
 from xcutils.core.errors import UserError
 from xcutils.data.corpora import Dataset, split_validation
 from xcutils.data.datasets import load_dataset
@@ -31,12 +34,16 @@ from xcutils.data.summaries import check_trainable, statistics
 
 SECONDS = 5  # for one file
 MEMORY = 1 << 30  # bytes that reading may take beyond what the process has when it starts
-DOCS, TEST_DOCS, N_LABELS = 30, 10, 12
+DOCS = 30
+TEST_DOCS = 10
+N_LABELS = 12
 WORDS = ["red", "blue", "box", "ball", "näïve", "日本語", "😀", "שלום", 'say "hi"', "tab\there", "a,b", "c;d"]
 OUTCOMES = ("read whole", "rows skipped", "refused", "uncaught")
+COLUMNS = {"form": "<9", "files": ">7,", **dict.fromkeys(OUTCOMES, ">13,"), "slowest ms": ">11.0f", "peak MB": ">8.0f"}
+SHOWN = 5  # uncaught exceptions of a form
 
 
-# Small datasets, one per form
+# --- small datasets, one per form -------------------------------------------------------------------------------------
 
 
 def example(seed: int = 0) -> tuple[list[dict], list[dict], list[dict]]:
@@ -47,11 +54,9 @@ def example(seed: int = 0) -> tuple[list[dict], list[dict], list[dict]]:
     def docs(name: str, count: int) -> list[dict]:
         made = []
         for n in range(count):
-            words = rng.choice(WORDS, rng.integers(1, 6)).tolist()
+            words = " ".join(rng.choice(WORDS, rng.integers(1, 6)).tolist())
             own = sorted(rng.choice(N_LABELS, rng.integers(1, 4), replace=False).tolist())
-            made.append(
-                {"id": f"{name}{n}", "text": f"{' '.join(words)} {n}", "labels": [labels[o]["id"] for o in own]}
-            )
+            made.append({"id": f"{name}{n}", "text": f"{words} {n}", "labels": [labels[o]["id"] for o in own]})
         return made
 
     return docs("A", DOCS), docs("B", TEST_DOCS), labels
@@ -99,7 +104,7 @@ def _xc_text() -> dict[str, bytes]:
         files[f"{name}_X.txt"] = "".join(doc["text"] + "\n" for doc in docs)
         rows = [" ".join(f"{number[label]}:1.00000" for label in doc["labels"]) for doc in docs]
         files[f"{name}_X_Y.txt"] = "\n".join([f"{len(docs)} {len(labels)}", *rows, ""])
-    files["trn_filter_labels.txt"], files["filter_labels_test.txt"] = "0 1\n3 2\n", "0 0\n2 3\n"
+    files |= {"trn_filter_labels.txt": "0 1\n3 2\n", "filter_labels_test.txt": "0 0\n2 3\n"}
     return {name: text.encode() for name, text in files.items()}
 
 
@@ -124,7 +129,13 @@ FORMS = {
 }
 
 
-# Damage
+# --- mutations --------------------------------------------------------------------------------------------------------
+
+
+PIECES = [  # that confuse a reader
+    *(b"\0", b'"', b"\n", b"\r\n", b",", b"\t", b"\xff", b"\xef\xbb\xbf"),
+    *(b"[", b"{", b"9" * 30, b":", b"-1", b"1e999"),
+]
 
 
 def mutated(content: bytes, rng: np.random.Generator) -> bytes:
@@ -158,23 +169,7 @@ def _delete(content: bytearray, rng: np.random.Generator) -> bytearray:
 
 
 def _insert(content: bytearray, rng: np.random.Generator) -> bytearray:
-    odd = [
-        b"\0",
-        b'"',
-        b"\n",
-        b"\r\n",
-        b",",
-        b"\t",
-        b"\xff",
-        b"\xef\xbb\xbf",
-        b"[",
-        b"{",
-        b"9" * 30,
-        b":",
-        b"-1",
-        b"1e999",
-    ]
-    piece = odd[rng.integers(len(odd))] if rng.random() < 0.7 else rng.bytes(int(rng.integers(1, 50)))
+    piece = PIECES[rng.integers(len(PIECES))] if rng.random() < 0.7 else rng.bytes(int(rng.integers(1, 50)))
     start, _ = _span(content, rng)
     content[start:start] = piece
     return content
@@ -200,14 +195,14 @@ def _swap_lines(content: bytearray, rng: np.random.Generator) -> bytearray:
 CHANGES = (_flip, _overwrite, _delete, _insert, _double, _cut, _swap_lines)
 
 
-def damaged(name: str, content: bytes, rng: np.random.Generator) -> bytes:
-    """The file's bytes, or the content of a gzip file, with some changes."""
+def mutated_file(name: str, content: bytes, rng: np.random.Generator) -> bytes:
+    """The file's bytes with some changes; of a gzip file these are in the packed bytes or in the content."""
     if name.endswith(".gz") and rng.random() < 0.5:
         return gzip.compress(mutated(gzip.decompress(content), rng), compresslevel=1, mtime=0)
     return mutated(content, rng)
 
 
-# Reading
+# --- reading ----------------------------------------------------------------------------------------------------------
 
 
 class TooSlow(Exception):
@@ -219,7 +214,7 @@ def _stop(*_) -> None:
 
 
 def check_sound(data: Dataset) -> None:
-    """What every Dataset promises, damaged files or not."""
+    """What every Dataset promises, whatever its files were."""
     assert len(set(data.label_ids)) == len(data.label_ids) == len(data.label_texts)
     for corpus, pairs in ((data.train, data.train_filter), (data.test, data.test_filter)):
         assert len(set(corpus.ids)) == len(corpus.ids) == len(corpus.texts) == len(corpus.positives)
@@ -247,35 +242,41 @@ def outcome(folder: Path) -> tuple[str, str]:
         return "uncaught", traceback.format_exc()
 
 
+def timed_outcome(folder: Path) -> tuple[str, str, float]:
+    """`outcome` and its seconds; what takes longer than SECONDS is stopped and is "uncaught"."""
+    begin = time.perf_counter()
+    signal.signal(signal.SIGALRM, _stop)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    try:
+        found, told = outcome(folder)
+    except TooSlow as error:
+        found, told = "uncaught", str(error)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    return found, told, time.perf_counter() - begin
+
+
 def run_form(form: str, count: int, seed: int, folder: Path) -> dict:
-    """The outcomes of `count` damaged datasets, the slowest in seconds, and the first uncaught exceptions."""
+    """The outcomes of `count` mutated datasets, the slowest in seconds, and the first uncaught exceptions."""
     rng = np.random.default_rng([seed, list(FORMS).index(form)])
     whole, place = FORMS[form](), Path(folder) / form
     place.mkdir()
     for name, content in whole.items():
         (place / name).write_bytes(content)
-    start, told = outcome(place)
-    assert start == "read whole", told
-    counts, slowest, shown = Counter(), 0.0, []
-    signal.signal(signal.SIGALRM, _stop)
+    found, told = outcome(place)
+    assert found == "read whole", told
+    counts: Counter = Counter()
+    slowest, failures = 0.0, []
     for n in range(count):
         name = list(whole)[rng.integers(len(whole))]
-        content = damaged(name, whole[name], rng)
-        (place / name).write_bytes(content)
-        begin = time.perf_counter()
-        signal.setitimer(signal.ITIMER_REAL, SECONDS)
-        try:
-            found, told = outcome(place)
-        except TooSlow as error:
-            found, told = "uncaught", str(error)
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        slowest = max(slowest, time.perf_counter() - begin)
+        (place / name).write_bytes(mutated_file(name, whole[name], rng))
+        found, told, seconds = timed_outcome(place)
+        slowest = max(slowest, seconds)
         counts[found] += 1
-        if found == "uncaught" and len(shown) < 5:
-            shown.append(f"{form} {n}, {name}: {told}")
+        if found == "uncaught" and len(failures) < SHOWN:
+            failures.append(f"{form} {n}, {name}: {told}")
         (place / name).write_bytes(whole[name])
-    return {"form": form, "counts": dict(counts), "slowest": slowest, "shown": shown}
+    return {"form": form, "counts": dict(counts), "slowest": slowest, "failures": failures}
 
 
 def limit_memory() -> None:
@@ -285,46 +286,47 @@ def limit_memory() -> None:
 
 
 def in_own_process(form: str, count: int, seed: int) -> dict:
-    """run_form in a process of its own, with a limit on its memory: one that dies is counted too."""
+    """`run_form` in a process of its own, with a limit on its memory; one that dies is a failure too."""
     command = [sys.executable, "-m", "tests.robustness.mutations", "--worker", "--form", form]
     command += ["--count", str(count), "--seed", str(seed)]
     env = {**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"}  # the default one reserves more than it will use
     done = subprocess.run(command, capture_output=True, text=True, env=env)
     if done.returncode:
-        return {"form": form, "counts": {"uncaught": 1}, "slowest": 0, "shown": [f"{form} died: {done.stderr[-2000:]}"]}
+        failures = [f"{form} died: {done.stderr[-2000:]}"]
+        return {"form": form, "counts": {"uncaught": 1}, "slowest": 0, "peak_mb": 0, "failures": failures}
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def work(form: str, count: int, seed: int) -> None:
+    """What the process of one form does: print `run_form` and the peak of its memory as JSON."""
+    import pyarrow.parquet  # noqa: F401  its libraries are no memory that reading takes
+
+    limit_memory()
+    with tempfile.TemporaryDirectory() as folder:
+        result = run_form(form, count, seed, Path(folder))
+    result["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps(result))
+
+
 @click.command()
-@click.option("--count", default=10_000, show_default=True, help="Damaged files per form.")
+@click.option("--count", default=10_000, show_default=True, help="Mutated files per form.")
 @click.option("--form", "forms", type=click.Choice(list(FORMS)), multiple=True, help="Only this form; may be repeated.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--worker", is_flag=True, hidden=True)
 def main(count: int, forms: tuple[str, ...], seed: int, worker: bool) -> None:
-    """Read damaged files of every form and count what becomes of them."""
+    """Read mutated files of every form and count what becomes of them."""
     if worker:
-        import pyarrow.parquet  # noqa: F401  its libraries are no memory that reading takes
-
-        limit_memory()
-        with tempfile.TemporaryDirectory() as folder:
-            result = run_form(forms[0], count, seed, Path(folder))
-        result["mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(json.dumps(result))
+        work(forms[0], count, seed)
         return
-    print(
-        f"{'form':<10}{'files':>8}" + "".join(f"{name:>14}" for name in OUTCOMES) + f"{'slowest ms':>12}{'peak MB':>9}"
-    )
     failures = []
+    table = Table(COLUMNS)
+    table.print_head()
     for form in forms or FORMS:
         result = in_own_process(form, count, seed)
         counts = [result["counts"].get(name, 0) for name in OUTCOMES]
-        failures += result["shown"]
-        numbers = "".join(f"{n:>14,}" for n in counts)
-        print(
-            f"{form:<10}{sum(counts):>8,}{numbers}{1000 * result['slowest']:>12.0f}{result.get('mb', 0):>9.0f}",
-            flush=True,
-        )
-    sys.exit("\n".join(failures) or 0)
+        table.print_row([form, sum(counts), *counts, 1000 * result["slowest"], result["peak_mb"]])
+        failures += result["failures"]
+    finish(failures)
 
 
 if __name__ == "__main__":

@@ -2,24 +2,27 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import fields, replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
-from stages import classifier as stage
-from stages.classifier import OneVsAll, Params
+from stages.classifier import OPTIONS, OneVsAll, Params
 from testing.tiny import make_params
 from tests.stages.test_encoder import bag_by_hand, unit_by_hand
 from tests.train.test_losses import by_hand, differences, triplet_by_hand
 from tests.train.test_points import LABELS as LABEL_TEXTS
+from xcutils.core.errors import UserError
 from xcutils.core.params import check
 from xcutils.core.ragged import Ragged, concatenate, from_rows
-from xcutils.model.encoders import BagOfEmbeddings
+from xcutils.model.bag import BagOfEmbeddings
+from xcutils.train import losses
 from xcutils.train.points import Points
 
 WORDS, DIMS, L = 16, 4, len(LABEL_TEXTS)
-LOSSES = ["decoupled-softmax", "bce", "triplet"]
+LOSSES = ["decoupled-softmax", "supcon", "triplet", "bce"]
 # Values that no two terms share; a rate of 1, so that a step of gradient descent is as long as the gradient.
 STEP = {"tau": 0.7, "margin": 0.6, "positives": 2, "negatives": 3, "weighting": 0.25, "dropout": 0.0, "lr": 1.0}
 STEP |= {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0, "encoder_lr": 0.0, "start": "labels"}
@@ -83,8 +86,7 @@ def loss_by_hand(model: OneVsAll, points: list[int], x: list[list[float]], rows:
     targets = [targets_by_hand(model.positives, point) for point in points]
     if p.loss != "triplet":
         pairs = [(b, c, own[label]) for b, own in enumerate(targets) for c, label in enumerate(pool) if label in own]
-        kind = "bce" if p.loss == "bce" else "decoupled_softmax"
-        return by_hand(kind, x, labels, *([pair[i] for pair in pairs] for i in range(3)), p.tau)
+        return by_hand(p.loss.replace("-", "_"), x, labels, *([pair[i] for pair in pairs] for i in range(3)), p.tau)
     scores = [[sum(a * b for a, b in zip(doc, label)) for label in labels] for doc in x]
     count, positive, weights = min(p.positives, len(pool)), [], []
     for row, own in zip(scores, targets):
@@ -144,7 +146,8 @@ def test_the_pool_of_a_batch_is_the_union_of_its_positives(make, monkeypatch, lo
 
 @pytest.mark.parametrize("formed", [1, 4, 50])
 def test_the_cross_entropys_value_is_formed_on_some_labels_and_its_gradient_on_all(make, monkeypatch, formed):
-    monkeypatch.setattr(stage, "FORMED", formed)
+    entropy = losses.LOSSES["bce"]
+    monkeypatch.setitem(losses.LOSSES, "bce", replace(entropy, function=partial(entropy.function, formed=formed)))
     model, points = make(loss="bce", labels="all", soft=True), BATCHES[True]
     x, before = model.docs[points].tolist(), model.table.values.clone()
     found = model.loss(np.array(points), np.random.default_rng(0))
@@ -171,7 +174,7 @@ def test_an_encoder_that_is_trained_along_gives_the_embeddings_and_moves(make, l
     rows = model.table.values.tolist()
 
     def embed(vectors) -> list[list[float]]:
-        return [bag_by_hand(model.tokens[point], vectors, weights) for point in points]
+        return [bag_by_hand(model.points.tokens[point], vectors, weights) for point in points]
 
     found = model.loss(np.array(points), np.random.default_rng(0))
     assert found.item() == pytest.approx(loss_by_hand(model, points, embed(before.tolist()), rows), rel=1e-5)
@@ -215,3 +218,19 @@ def test_classifiers_start_as_the_label_embeddings_which_they_leave_alone(texts,
     found = started("labels", texts, positives, labels)
     np.testing.assert_array_equal(found, labels)
     assert not np.shares_memory(found, labels)
+
+
+# --- the losses that are offered --------------------------------------------------------------------------------------
+
+
+def test_every_loss_is_offered_that_draws_and_mines_nothing_and_that_this_stage_has_the_parameters_for():
+    assert set(OPTIONS) <= {field.name for field in fields(Params)}
+    allowed = next(field for field in fields(Params) if field.name == "loss").metadata["among"]
+    assert allowed == losses.offered(OPTIONS) and set(allowed) == set(LOSSES)  # each has its sums above
+    for loss in losses.LOSSES:
+        tree = make_params()["classifier"] | {"loss": loss}
+        if loss in allowed:
+            assert check(Params, tree, "here").loss == loss
+            continue
+        with pytest.raises(UserError, match=f"here.loss is '{loss}'; allowed: {', '.join(allowed)}"):
+            check(Params, tree, "here")

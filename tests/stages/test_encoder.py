@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -9,22 +10,25 @@ import pytest
 import torch
 
 from stages import encoder as stage
-from stages.encoder import Epochs, Params, Siamese, fit
+from stages.encoder import OPTIONS, Epochs, Params, Siamese, fit
 from testing.tiny import make_params
 from tests.train.test_losses import by_hand, contrastive_by_hand, differences, pairwise_by_hand, triplet_by_hand
 from tests.train.test_points import LABELS
+from xcutils.core.errors import UserError
 from xcutils.core.folds import Fold
 from xcutils.core.params import check
 from xcutils.core.ragged import Ragged, from_rows
 from xcutils.core.scratch import Snapshots
-from xcutils.model.encoders import BagOfEmbeddings
+from xcutils.model.bag import BagOfEmbeddings
 from xcutils.search.metrics import pair_matrix
+from xcutils.train import losses
 from xcutils.train.fitting import Judge
 from xcutils.train.mining import Miner
 
 WORDS, DIMS, L = 16, 4, len(LABELS)
 SOFTMAX = ["decoupled-softmax", "supcon", "infonce"]
-LOSSES = [*SOFTMAX, "pairwise", "contrastive", "triplet"]
+LOSSES = [*SOFTMAX, "pairwise", "contrastive", "triplet", "bce"]
+SUMS = {"decoupled-softmax": "decoupled_softmax", "supcon": "supcon", "infonce": "supcon", "bce": "bce"}
 # Values that no two terms share; rates of 1, so that a step of gradient descent is as long as the gradient.
 STEP = {"tau": 0.4, "margin": 0.6, "negatives": 3, "weighting": 0.25, "contrast": 0.7, "slope": 1.7, "positives": 2}
 STEP |= {"mined": 2, "mined_from": 4, "chunk": 4, "normalise_first": True, "lr": 1.0, "aux_lr": 1.0, "epochs": 1}
@@ -121,13 +125,12 @@ def loss_by_hand(model: Siamese, docs: list[int], drawn, mined, vectors=None, au
     for label in pool:
         own = aux[model.aux.label_to_aux[label]] if len(aux) else None
         labels.append(label_by_hand(bag_by_hand(LABELS[label], vectors, weights), own, p.normalise_first))
-    x = [unit_by_hand(bag_by_hand(model.docs[doc], vectors, weights)) for doc in docs]
+    x = [unit_by_hand(bag_by_hand(model.texts[doc], vectors, weights)) for doc in docs]
     known = [[label in row for label in pool] for row in (model.positives[doc].tolist() for doc in docs)]
-    if p.loss in SOFTMAX:
+    if p.loss in SUMS:
         taken = [[label in row for label in pool] for row in drawn] if p.loss == "infonce" else known
         pairs = [(b, c) for b, row in enumerate(taken) for c, is_own in enumerate(row) if is_own]
-        kind = "decoupled_softmax" if p.loss == "decoupled-softmax" else "supcon"
-        return by_hand(kind, x, labels, [b for b, _ in pairs], [c for _, c in pairs], None, p.tau)
+        return by_hand(SUMS[p.loss], x, labels, [b for b, _ in pairs], [c for _, c in pairs], None, p.tau)
     scores = [[sum(a * b for a, b in zip(doc, label)) for label in labels] for doc in x]
     score = [dict(zip(pool, row)) for row in scores]
     positive = [
@@ -183,6 +186,21 @@ def test_a_step_with_more_or_fewer_positives_and_negatives_is_the_papers_sums(ma
     assert_the_step_is_by_hand(model, Watch(model, monkeypatch))
 
 
+def test_texts_are_read_once_documents_first_and_then_labels(make, texts, monkeypatch):
+    """A step takes them as they were read: n-grams are hashed no second time."""
+    reads = []
+    works = BagOfEmbeddings.read
+    monkeypatch.setattr(
+        BagOfEmbeddings, "read", lambda self, tokens: (reads.append(len(tokens)), works(self, tokens))[1]
+    )
+    model = make(labels="batch")
+    given = [texts[row].tolist() for row in range(7)] + [LABELS[row].tolist() for row in range(L)]
+    assert [model.texts[row].tolist() for row in range(len(model.texts))] == given
+    model.loss(np.array(DOCS), np.random.default_rng(0)).backward()
+    model.doc_embeddings(np.arange(7)), model.label_embeddings()
+    assert reads == [7 + L]
+
+
 def test_a_step_draws_several_positives_and_mines_wrong_labels(make, positives, monkeypatch):
     """Several of some docs and fewer of others; labels that others bring in belong to a doc after all."""
     model = make(labels="batch")
@@ -207,7 +225,7 @@ def test_the_bank_holds_the_batchs_documents_at_length_one(make):
     model.loss(np.array(DOCS), np.random.default_rng(0))
     vectors, weights = (table.values.tolist() for table in model.encoder.tables)
     for doc in DOCS:
-        wanted = unit_by_hand(bag_by_hand(model.docs[doc], vectors, weights))
+        wanted = unit_by_hand(bag_by_hand(model.texts[doc], vectors, weights))
         assert model.bank[doc].tolist() == pytest.approx(wanted, abs=1e-5)
     assert (model.bank[4] == 7.0).all()
 
@@ -219,7 +237,8 @@ def pushes(model: Siamese, docs: list[int], drawn: list[list[int]], mined: list[
     """(doc, label) -> the gradient of its score, over a pool of all labels; above 0, the two are pushed apart."""
     scores = torch.empty(len(docs), L).uniform_(-1, 1, generator=torch.Generator().manual_seed(1)).requires_grad_()
     given = from_rows(drawn, np.int32), from_rows(mined, np.int32)
-    model._loss(scores, torch.eye(L), np.array(docs), np.arange(L), *given).backward()
+    pairs = model._pairs(scores, torch.eye(L), np.array(docs), np.arange(L), *given)
+    losses.LOSSES[model.p.loss](pairs, model.p).backward()
     return {(doc, label): scores.grad[b, label].item() for b, doc in enumerate(docs) for label in range(L)}
 
 
@@ -236,7 +255,7 @@ def test_no_known_positive_is_a_negative_but_where_the_method_has_it_so(make, po
         assert all(found[pair] > 0 for pair in others)
     elif loss == "supcon":  # they share the denominator, so that one may lose to another but not to the rest
         assert all(sum(found[doc, label] for label in known[doc]) < 0 for doc in docs)
-    elif loss == "decoupled-softmax":  # all that are known are drawn near, whoever brought them in
+    elif loss in ("decoupled-softmax", "bce"):  # all that are known are drawn near, whoever brought them in
         assert all(found[doc, label] < 0 for doc in docs for label in known[doc])
     else:
         assert all(found[pair] == 0 for pair in others)
@@ -252,3 +271,35 @@ def test_training_mines_neither_positives_nor_pairs_that_may_not_be_predicted(ma
     for doc, near in enumerate(model.miner.near):  # it looks at as many as there are labels
         barred = {*positives[doc].tolist(), *(label for one, label in EXCLUDED if one == doc)}
         assert sorted(near[near >= 0]) == [label for label in range(L) if label not in barred]
+
+
+# --- the losses that are offered --------------------------------------------------------------------------------------
+
+
+def params(**changes) -> Params:
+    return check(Params, make_params()["encoder"] | {"mined": 2, "labels": "batch"} | changes, "here")
+
+
+def test_every_loss_is_offered_that_this_stage_has_the_parameters_for():
+    assert set(OPTIONS) <= {field.name for field in fields(Params)}
+    allowed = next(field for field in fields(Params) if field.name == "loss").metadata["among"]
+    assert allowed == losses.offered(OPTIONS, draws=True)
+    assert set(allowed) == set(LOSSES) == set(losses.LOSSES)  # each has its sums above
+    assert [params(loss=loss).loss for loss in allowed] == allowed
+    with pytest.raises(UserError, match=f"here.loss is 'hinge'; allowed: {', '.join(allowed)}"):
+        params(loss="hinge")
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_on_all_labels_the_loss_is_a_softmax(loss):
+    if loss in SOFTMAX:
+        assert params(loss=loss, labels="all").labels == "all"
+        return
+    with pytest.raises(UserError, match=f"labels is all, for which loss can be a softmax alone, not {loss}"):
+        params(loss=loss, labels="all")
+
+
+def test_a_loss_of_mined_negatives_needs_some():
+    with pytest.raises(UserError, match="loss is pairwise, which compares with mined negatives alone"):
+        params(loss="pairwise", mined=0)
+    assert params(loss="triplet", mined=0).mined == 0

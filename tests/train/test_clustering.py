@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from xcutils.core.errors import UserError
 from xcutils.train import clustering
-from xcutils.train.clustering import balanced_clusters, cluster_means, kmeans_clusters, mean_cosine
+from xcutils.train.clustering import balanced_clusters, kmeans_clusters, mean_cosine
 
 
 def mixture(n: int, centres: int, seed: int = 0, dims: int = 16, noise: float = 0.5) -> tuple[np.ndarray, np.ndarray]:
@@ -344,18 +344,7 @@ def test_mean_cosine_counts_zero_vectors_as_zero():
     assert mean_cosine(vectors, np.array([0, 0, 0, 1])) == pytest.approx(0.5)
 
 
-def test_cluster_means(small_constants):
-    vectors, labels = mixture(300, 7)
-    means = cluster_means(vectors, labels, 9)
-    assert means.shape == (9, 16) and means.dtype == np.float32
-    for cluster in range(7):
-        np.testing.assert_allclose(means[cluster], vectors[labels == cluster].mean(axis=0), rtol=1e-4, atol=1e-5)
-    assert not means[7:].any()
-
-
-def test_measures_refuse_clusters_of_another_length():
+def test_mean_cosine_refuses_clusters_of_another_length():
     vectors, labels = mixture(30, 3)
     with pytest.raises(ValueError, match="one for each vector"):
         mean_cosine(vectors, labels[:-1])
-    with pytest.raises(ValueError, match="one for each vector"):
-        cluster_means(vectors, labels[:-1], 3)

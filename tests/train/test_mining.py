@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from xcutils.search.neighbours import unit
+from xcutils.core.vectors import unit
 from xcutils.train import mining
 from xcutils.train.mining import Miner
 

@@ -30,7 +30,7 @@ MANIFEST = "manifest.json"
 LIBRARIES = ("numpy", "scipy", "torch", "transformers", "tokenizers", "safetensors", "hnswlib")
 SIGNS_OF_A_FULL_DISK = ("requested and", "No space left", "File too large", "quota")  # numpy and safetensors say so
 REMEMBERED = 1 << 25  # bytes from which on a file that was found right is not hashed again until it changes
-_hashed: dict[tuple[int, int, int, int], str] = {}  # by what changes when anybody writes to the file
+_adopted: dict[tuple[int, int], dict] = {}  # device and inode of an adopted file -> what its manifest says of it
 _verified = Path(os.environ.get("DVC_ROOT", ".")) / ".scratch" / "verified.json"
 
 
@@ -124,9 +124,30 @@ def _fingerprints(folders: Iterable[Path]) -> dict[str, str]:
 
 def _contents(folder: Path) -> dict:
     files = sorted(p for p in folder.rglob("*") if p.is_file())
-    return {
-        p.relative_to(folder).as_posix(): {"bytes": p.stat().st_size, "sha256": sha256(p), **_shapes(p)} for p in files
-    }
+    return {p.relative_to(folder).as_posix(): _adopted.get(_inode(p)) or _facts(p) for p in files}
+
+
+def _facts(path: Path) -> dict:
+    return {"bytes": path.stat().st_size, "sha256": sha256(path), **_shapes(path)}
+
+
+def _inode(path: Path) -> tuple[int, int]:
+    facts = path.stat()
+    return facts.st_dev, facts.st_ino
+
+
+def adopt(part: Path, folder: Path) -> None:
+    """Put the files of a finished folder into `folder`, without copying or hashing them again where that can be."""
+    folder.mkdir(parents=True, exist_ok=True)
+    known = load_manifest(part)["files"]
+    for path in part.iterdir():
+        if path.name == MANIFEST:
+            continue
+        try:
+            os.link(path, folder / path.name)
+            _adopted[_inode(path)] = known[path.name]
+        except OSError:
+            shutil.copyfile(path, folder / path.name)
 
 
 def _shapes(path: Path) -> dict:
@@ -142,16 +163,12 @@ def _shapes(path: Path) -> dict:
 
 
 def sha256(path: Path) -> str:
-    """The hash of a file's contents; a file that this process has hashed is not read again until it changes."""
-    facts = os.stat(path)
-    stamp = (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns)
-    if stamp not in _hashed:
-        digest = hashlib.sha256()
-        with open(path, "rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-        _hashed[stamp] = digest.hexdigest()
-    return _hashed[stamp]
+    """The hash of a file's contents."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def load_manifest(folder: Path) -> dict:

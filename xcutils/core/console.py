@@ -1,6 +1,7 @@
 """What a person sees of a command: progress, a line now and then, and errors as sentences. Imports nothing slow."""
 
 import functools
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -25,6 +26,9 @@ def command(function: Callable) -> Callable:
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)
             sys.exit(1)
+        except BrokenPipeError:  # whoever read the output has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(141)
         except OSError as error:
             named = f"{error.filename} cannot" if error.filename else "a file could not"
             reason = error.strerror or error

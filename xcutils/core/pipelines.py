@@ -35,7 +35,8 @@ class Pipeline:
     folder    where its dvc.yaml, params.yaml, metrics.json and data/ are; the root's is empty
     top       the values that stand above the sections of its params.yaml
     stages    stage, which is also its section of params.yaml and its folder of data/ -> the module that runs
-    searched  the stages whose vectors are searched; the last one has the encoder
+    trains    the stage that trains the encoder
+    searched  the stages whose vectors are searched; the last one has the encoder that they are searched with
     rows      row of metrics.json -> how a table calls it
     absent    rows that are not there when the encoder was trained alone
     """
@@ -43,6 +44,7 @@ class Pipeline:
     folder: str
     top: type
     stages: dict[str, str]
+    trains: str
     searched: tuple[str, ...]
     rows: dict[str, str]
     absent: tuple[str, ...] = ()
@@ -79,6 +81,7 @@ MODULAR = Pipeline(
         "index": "stages.index",
         "score": "stages.score",
     },
+    trains="encoder",
     searched=("augment", "classifier"),
     rows={
         "BM25": "BM25 on label text",
@@ -99,6 +102,7 @@ UNIDEC = Pipeline(
         "index": "stages.index",
         "score": "unidec.score",
     },
+    trains="train",
     searched=("train",),
     rows={
         "encoder": "encoder alone",

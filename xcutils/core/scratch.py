@@ -114,17 +114,6 @@ class Scratch:
         return self.folder / f"{name}.snapshots"
 
 
-def move_part(part: Path, folder: Path) -> None:
-    """Put a finished part's files into `folder`, without copying where the file system allows it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in part.iterdir():
-        if path.name != artifacts.MANIFEST:
-            try:
-                os.link(path, folder / path.name)
-            except OSError:
-                shutil.copyfile(path, folder / path.name)
-
-
 class Snapshots:
     """The state of a piece of work, written whole or not at all every now and then; the newest ones are kept.
 

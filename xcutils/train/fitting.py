@@ -15,7 +15,7 @@ from xcutils.core.costs import BANDWIDTH, FLOAT, Host, Part, Sizes
 from xcutils.core.folds import Fold
 from xcutils.core.params import value
 from xcutils.core.ragged import Ragged
-from xcutils.core.scratch import Scratch, Snapshots, move_part
+from xcutils.core.scratch import Scratch, Snapshots
 from xcutils.model.costs import Network
 from xcutils.model.encoders import CHUNK
 from xcutils.search.exact import SCORES, exact
@@ -65,7 +65,7 @@ def fit_folds(folds: Iterable[Fold], fit: Callable[[Fold, Snapshots, Path], None
     for fold in folds:
         part = scratch.part(fold.name, partial(fit, fold, scratch.snapshots(fold.name)))
         fold.done(artifacts.load_json(part, "fit.json")["epochs"])
-        move_part(part, out / fold.name)
+        artifacts.adopt(part, out / fold.name)
         os.replace(out / fold.name / "curve.csv", out / f"curve-{fold.name}.csv")
 
 

@@ -3,10 +3,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from xcutils.core import artifacts
 from xcutils.core.errors import UserError
-from xcutils.search.neighbours import GraphDrafts, Searcher, build_graph, exact, load_graph, recall, save_graph, unit
+from xcutils.core.vectors import unit
+from xcutils.search.exact import exact
+from xcutils.search.hnsw import Building, Drafts, Hnsw, build_graph, load_graph, save_graph
+from xcutils.search.searcher import Searcher, nearest, open_searchers, recall
 
-GRAPH = {"m": 8, "ef_construction": 100, "seed": 0}
+GRAPH = Building(m=8, ef_construction=100)
 
 
 def random_unit(rows: int, seed: int, dims: int = 8) -> np.ndarray:
@@ -78,7 +82,7 @@ def test_vectors_that_are_not_finite_are_refused_by_row(bad):
 
 def test_a_graph_finds_nearly_all_neighbours():
     queries, vectors = random_unit(50, 1), random_unit(600, 2)
-    searcher = Searcher(vectors, build_graph(vectors, **GRAPH), ef=200)
+    searcher = Searcher(vectors, Hnsw.over(vectors, GRAPH, ef=200))
     ids, scores = searcher.search(queries, 10)
     true_ids, true_scores = exact(queries, vectors, 10)
     assert recall(ids, true_ids) > 99
@@ -88,13 +92,13 @@ def test_a_graph_finds_nearly_all_neighbours():
 
 def test_a_graph_of_few_vectors_gives_them_all_padded():
     queries, vectors = random_unit(3, 1), random_unit(4, 2)
-    assert_nearest(Searcher(vectors, build_graph(vectors, **GRAPH)).search(queries, 6), queries, vectors, 6)
+    assert_nearest(Searcher(vectors, Hnsw.over(vectors, GRAPH, ef=300)).search(queries, 6), queries, vectors, 6)
 
 
 def test_zero_vectors_are_near_nothing():
     queries, vectors = random_unit(4, 1), random_unit(12, 2)
     vectors[[0, 5, 11]] = 0
-    ids, scores = Searcher(vectors, build_graph(vectors, **GRAPH)).search(queries, 12)
+    ids, scores = Searcher(vectors, Hnsw.over(vectors, GRAPH, ef=300)).search(queries, 12)
     others = np.setdiff1d(np.arange(12), [0, 5, 11])
     assert (np.sort(ids[:, :9], axis=1) == others).all() and (ids[:, 9:] == -1).all() and np.isinf(scores[:, 9:]).all()
     np.testing.assert_array_equal(ids[:, :9], others[exact(queries, vectors[others], 9)[0]])
@@ -102,20 +106,20 @@ def test_zero_vectors_are_near_nothing():
 
 @pytest.mark.parametrize("vectors", [np.zeros((5, 8), np.float32), np.zeros((0, 8), np.float32)])
 def test_a_graph_over_nothing_answers_with_pads(vectors):
-    ids, scores = Searcher(vectors, build_graph(vectors, **GRAPH)).search(random_unit(3, 0), 2)
+    ids, scores = Searcher(vectors, Hnsw.over(vectors, GRAPH, ef=300)).search(random_unit(3, 0), 2)
     assert (ids == -1).all() and np.isneginf(scores).all() and ids.shape == scores.shape == (3, 2)
 
 
 def test_no_queries_no_answers():
     vectors = random_unit(5, 0)
-    for searcher in (Searcher(vectors), Searcher(vectors, build_graph(vectors, **GRAPH))):
+    for searcher in (Searcher(vectors), Searcher(vectors, Hnsw.over(vectors, GRAPH, ef=300))):
         assert [part.shape for part in searcher.search(random_unit(0, 1), 3)] == [(0, 3), (0, 3)]
 
 
 def test_the_same_seed_builds_the_same_graph_to_the_byte(tmp_path):
     vectors = random_unit(300, 3)
     for name, seed in [("one", 7), ("two", 7), ("other", 8)]:
-        build_graph(vectors, m=8, ef_construction=50, seed=seed).save_index(str(tmp_path / name))
+        build_graph(vectors, Building(m=8, ef_construction=50, seed=seed)).save_index(str(tmp_path / name))
     one, two, other = ((tmp_path / name).read_bytes() for name in ("one", "two", "other"))
     assert one == two != other
 
@@ -123,17 +127,39 @@ def test_the_same_seed_builds_the_same_graph_to_the_byte(tmp_path):
 def test_a_saved_graph_answers_as_before(tmp_path):
     queries, vectors = random_unit(20, 1), random_unit(100, 2)
     vectors[3] = 0
-    graph = build_graph(vectors, **GRAPH)
-    graph.save_index(str(tmp_path / "x.hnsw"))
-    loaded = load_graph(tmp_path / "x.hnsw", dim=8, count=100)
-    for one, other in zip(Searcher(vectors, graph).search(queries, 5), Searcher(vectors, loaded).search(queries, 5)):
+    Hnsw.build(vectors, tmp_path / "x.hnsw", GRAPH)
+    loaded = Hnsw.open(tmp_path / "x.hnsw", dim=8, count=100, ef=300)
+    answers = [Searcher(vectors, one).search(queries, 5) for one in (Hnsw.over(vectors, GRAPH, ef=300), loaded)]
+    for one, other in zip(*answers):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("search", ["hnsw", "exact"])
+def test_what_the_stage_wrote_is_opened_and_belongs_to_the_vectors(tmp_path, search):
+    queries, vectors = random_unit(5, 1), {"labels": random_unit(40, 2)}
+    if search == "hnsw":
+        Hnsw.build(vectors["labels"], tmp_path / "labels.hnsw", GRAPH)
+    artifacts.save_json(tmp_path, "index.json", {"search": search, "vectors": {"labels": {"dim": 8, "count": 40}}})
+    found = open_searchers(vectors, tmp_path, ef=200)["labels"]
+    assert (found.index is None) == (search == "exact")
+    assert_nearest(found.search(queries, 7), queries, vectors["labels"], 7)
+    assert open_searchers(vectors, None, ef=200)["labels"].index is None
+    if search == "hnsw":
+        with pytest.raises(UserError, match="not built over the labels"):
+            open_searchers({"labels": random_unit(41, 2)}, tmp_path, ef=200)
+
+
+@pytest.mark.parametrize("most", [100, 20])
+def test_mining_searches_through_an_index_where_there_are_many(monkeypatch, most):
+    monkeypatch.setattr("xcutils.search.searcher.MINED_EXACTLY", most)
+    queries, vectors = random_unit(6, 1), random_unit(60, 2)
+    assert nearest(queries, vectors, 5, seed=0).tolist() == nearest_by_hand(queries, vectors, 5)[0]
 
 
 @pytest.mark.parametrize("keep", [None, 0, 10, 2000])
 def test_a_missing_or_truncated_graph_is_a_sentence(tmp_path, keep):
     vectors = random_unit(100, 2)
-    build_graph(vectors, **GRAPH).save_index(str(tmp_path / "full"))
+    build_graph(vectors, GRAPH).save_index(str(tmp_path / "full"))
     if keep is not None:
         (tmp_path / "x.hnsw").write_bytes((tmp_path / "full").read_bytes()[:keep])
     with pytest.raises(UserError, match="x.hnsw is not a usable index.*dvc repro"):
@@ -155,7 +181,7 @@ class Unreachable:
 
 def test_where_a_graph_fails_the_search_is_exact():
     queries, vectors, graph = random_unit(4, 1), random_unit(30, 2), Unreachable()
-    assert_nearest(Searcher(vectors, graph, ef=5).search(queries, 12), queries, vectors, 12)
+    assert_nearest(Searcher(vectors, Hnsw(graph, ef=5)).search(queries, 12), queries, vectors, 12)
     assert graph.ef == 12  # a search looks at no fewer vectors than it returns
 
 
@@ -171,35 +197,7 @@ def test_without_a_graph_the_search_is_exact():
 
 
 def searcher(vectors: np.ndarray, kind: str) -> Searcher:
-    graph = build_graph(vectors, m=8, ef_construction=50, seed=0) if kind == "hnsw" else None
-    return Searcher(vectors, graph, ef=50)
-
-
-@pytest.mark.parametrize("kind", ["exact", "hnsw"])
-@pytest.mark.parametrize("k", [1, 30, 50, 200])
-def test_deleted_labels_are_never_found(kind, k):
-    vectors, queries = random_unit(60, 0), random_unit(7, 1)
-    found = searcher(vectors, kind)
-    gone = np.arange(0, 60, 2)
-    found.delete(gone)
-    found.delete(np.array([0, 2, 999]))  # again, and one that never was
-    ids, scores = found.search(queries, k)
-    left = np.setdiff1d(np.arange(60), gone)
-    assert not np.isin(ids, gone).any() and ids.shape == (7, k)
-    nearest, _ = nearest_by_hand(queries, vectors[left], k)
-    if kind == "exact" or k >= len(left):
-        assert [set(row[row >= 0].tolist()) for row in ids] == [
-            set(left[[i for i in row if i >= 0]]) for row in nearest
-        ]
-    assert ((ids < 0) == np.isneginf(scores)).all()
-
-
-@pytest.mark.parametrize("kind", ["exact", "hnsw"])
-def test_when_all_labels_are_deleted_nothing_is_found(kind):
-    found = searcher(random_unit(9, 0), kind)
-    found.delete(np.arange(9))
-    ids, scores = found.search(random_unit(2, 1), 3)
-    assert (ids == -1).all() and np.isneginf(scores).all()
+    return Searcher(vectors, Hnsw.over(vectors, Building(m=8, ef_construction=50), ef=50) if kind == "hnsw" else None)
 
 
 @pytest.mark.parametrize("kind", ["exact", "hnsw"])
@@ -216,7 +214,7 @@ def test_values_that_are_not_finite_are_refused_everywhere(bad):
     broken = vectors.copy()
     broken[5, 2] = bad
     with pytest.raises(UserError, match="vector 5 .*not finite"):
-        build_graph(broken, m=8, ef_construction=50, seed=0)
+        build_graph(broken, GRAPH)
     with pytest.raises(UserError, match="not finite"):
         Searcher(broken).search(random_unit(2, 1), 3)
     for kind in ("exact", "hnsw"):
@@ -240,9 +238,9 @@ def graph_bytes(graph, folder) -> bytes:
 
 
 def test_a_graph_that_was_interrupted_is_the_same_to_the_byte(tmp_path, monkeypatch):
-    vectors, settings = random_unit(3000, 0), {"m": 8, "ef_construction": 40, "seed": 3, "block": 700}
-    whole = graph_bytes(build_graph(vectors, **settings, drafts=GraphDrafts(tmp_path / "a")), tmp_path)
-    renew, said = GraphDrafts.renew, []
+    vectors, settings = random_unit(3000, 0), Building(m=8, ef_construction=40, seed=3, block=700)
+    whole = graph_bytes(build_graph(vectors, settings, drafts=Drafts(tmp_path / "a")), tmp_path)
+    renew, said = Drafts.renew, []
     for cut in (0, 1, 2):
 
         def fails(self, graph, count, cut=cut):
@@ -252,23 +250,23 @@ def test_a_graph_that_was_interrupted_is_the_same_to_the_byte(tmp_path, monkeypa
             return made
 
         with monkeypatch.context() as patch:
-            patch.setattr(GraphDrafts, "renew", fails)
+            patch.setattr(Drafts, "renew", fails)
             with pytest.raises(KeyboardInterrupt):
-                build_graph(vectors, **settings, drafts=GraphDrafts(tmp_path / "b"))
+                build_graph(vectors, settings, drafts=Drafts(tmp_path / "b"))
     newest = max((tmp_path / "b").glob("[0-9]*")) / "graph.hnsw"
     data = bytearray(newest.read_bytes())
     data[len(data) // 2] ^= 1  # hnswlib would crash or give wrong answers
     newest.write_bytes(data)
-    again = build_graph(vectors, **settings, drafts=GraphDrafts(tmp_path / "b", said.append))
+    again = build_graph(vectors, settings, drafts=Drafts(tmp_path / "b", said.append))
     assert graph_bytes(again, tmp_path) == whole
     assert "passed over" in said[0] and "graph.hnsw is damaged" in said[0]
     assert said[1] == "goes on after 1,400 of 3,000 vectors, where it was interrupted"
 
 
 def test_a_graph_has_few_drafts_however_large_it_is(tmp_path, monkeypatch):
-    counts, renew = [], GraphDrafts.renew
-    monkeypatch.setattr(GraphDrafts, "renew", lambda *args: counts.append(args[1].get_current_count()) or renew(*args))
-    build_graph(random_unit(500, 0), m=4, ef_construction=10, seed=0, block=1, drafts=GraphDrafts(tmp_path))
+    counts, renew = [], Drafts.renew
+    monkeypatch.setattr(Drafts, "renew", lambda *args: counts.append(args[1].get_current_count()) or renew(*args))
+    build_graph(random_unit(500, 0), Building(m=4, ef_construction=10, block=1), drafts=Drafts(tmp_path))
     assert len(counts) == 15 and counts == sorted(counts)
 
 
