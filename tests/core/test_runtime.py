@@ -113,7 +113,7 @@ def test_a_programmers_mistake_keeps_its_traceback():
 def clock(monkeypatch):
     """Time that moves on by ten seconds at each look."""
     looks = iter(range(0, 10**6, 10))
-    monkeypatch.setattr(runtime, "time", SimpleNamespace(monotonic=lambda: next(looks)))
+    monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: next(looks)))
 
 
 def test_without_a_terminal_a_line_comes_now_and_then(clock, capsys):
@@ -136,7 +136,7 @@ def test_fast_work_is_silent(capsys):
 def test_on_a_terminal_there_is_a_bar(monkeypatch):
     terminal = io.StringIO()
     terminal.isatty = lambda: True
-    monkeypatch.setattr(runtime.sys, "stderr", terminal)
+    monkeypatch.setattr(console.sys, "stderr", terminal)
     assert list(console.progress([1, 2], "work")) == [1, 2]
     assert "work" in terminal.getvalue() and "2/2" in terminal.getvalue()
 

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from xcutils.core.ragged import Ragged, from_rows
 from xcutils.model.bag import BagOfEmbeddings
 from xcutils.model.caching import embed_cached
+from xcutils.model.encoder import Encoder
 from xcutils.train.training import Optimisers
 
 WORDS, DIMS = 30, 6
@@ -19,10 +20,10 @@ def texts(count: int) -> Ragged:
     return from_rows([rng.integers(0, WORDS, rng.integers(1, 5)) for _ in range(count)], np.int32)
 
 
-class Dense(nn.Module):
+class Dense(Encoder):
     """An encoder with dense weights and dropout."""
 
-    tables = ()
+    tables = []
     dim = DIMS
 
     def __init__(self):
@@ -30,7 +31,7 @@ class Dense(nn.Module):
         self.words, self.layer = nn.Embedding(WORDS, DIMS), nn.Linear(DIMS, DIMS)
         self.most = 0  # texts encoded at once
 
-    def forward(self, tokens: Ragged) -> torch.Tensor:
+    def embed(self, tokens: Ragged) -> torch.Tensor:
         self.most = max(self.most, len(tokens))
         ids, offsets = torch.from_numpy(tokens.values).long(), torch.from_numpy(tokens.offsets[:-1])
         bags = F.embedding_bag(ids, self.words.weight, offsets, mode="mean")

@@ -13,11 +13,12 @@ from torch import nn
 
 from xcutils.core.errors import UserError
 from xcutils.core.ragged import Ragged, from_rows
-from xcutils.model import encoders
+from xcutils.model import transformer
 from xcutils.model.bag import BagOfEmbeddings, bag_features, idf_weights
 from xcutils.model.checkpoints import checkpoint_folder, fingerprint, token_table
 from xcutils.model.encoders import encode, load_encoder, move, rebuild, save_encoder
 from xcutils.model.gru import BiGRU
+from xcutils.model.padding import by_length
 from xcutils.model.transformer import build_transformer
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
@@ -127,7 +128,7 @@ def test_encoding_collects_no_gradient_and_keeps_the_mode(encoder, texts):
 
 def test_a_rebuilt_encoder_gives_the_same_embeddings(encoder, texts):
     config = json.loads(json.dumps(encoder.config()))
-    state = {name: tensor.detach().numpy() for name, tensor in encoder.state().items()}
+    state = {name: tensor.detach().clone() for name, tensor in encoder.state().items()}
     np.testing.assert_array_equal(encode(rebuild(config, state), texts), encode(encoder, texts))
 
 
@@ -314,7 +315,7 @@ def test_more_layers_than_there_are_or_none_to_be_found_is_refused(tiny_model):
     with pytest.raises(UserError, match="has 6 layers, not 7"):
         make_transformer(tiny_model, layers=7)
     with pytest.raises(UserError, match="layers of x could not be found"):
-        encoders._keep_layers(nn.Sequential(nn.Linear(2, 2)), 1, "x")
+        transformer._keep_layers(nn.Sequential(nn.Linear(2, 2)), 1, "x")
 
 
 def test_dropout_is_the_one_asked_for_and_works_from_the_first_step(tiny_model, texts):
@@ -341,7 +342,7 @@ def test_chunks_of_like_length_hold_few_pads_and_come_back_in_order(texts, most)
         assert (ids[~mask] == 99).all()
         return torch.stack([(ids * mask).sum(dim=1), mask.sum(dim=1)], dim=1)
 
-    found = encoders._by_length(texts, 99, sums, torch.device("cpu"), most=most)
+    found = by_length(texts, 99, sums, torch.device("cpu"), most=most)
     assert found.tolist() == [[sum(text), len(text)] for text in lists(texts)]
     assert all(rows == 1 or rows * width <= most for rows, width in chunks)
     assert sum(rows for rows, _ in chunks) == len(texts)
@@ -349,8 +350,8 @@ def test_chunks_of_like_length_hold_few_pads_and_come_back_in_order(texts, most)
 
 
 def test_special_tokens_stand_around_every_text(texts):
-    assert lists(encoders._frame(texts, 2, 3)) == [[2, *text, 3] for text in lists(texts)]
-    assert lists(encoders._frame(from_rows([], np.int32), 2, 3)) == []
+    assert lists(transformer._frame(texts, 2, 3)) == [[2, *text, 3] for text in lists(texts)]
+    assert lists(transformer._frame(from_rows([], np.int32), 2, 3)) == []
 
 
 # --- token tables -----------------------------------------------------------------------------------------------------
@@ -425,11 +426,11 @@ def test_an_exception_does_not_wait_for_chunks_that_have_not_begun(texts):
     class Slow(BagOfEmbeddings):
         calls = 0
 
-        def forward(self, tokens):
+        def embed(self, tokens):
             Slow.calls += 1
             if Slow.calls == 2:
                 raise KeyboardInterrupt
-            return super().forward(tokens)
+            return super().embed(tokens)
 
     many = from_rows([[1, 2]] * 200, np.int32)
     encoder = Slow(torch.ones(20, 4), torch.ones(20, 1), vocabulary=20, ngrams=1)

@@ -42,9 +42,13 @@ def head_by_hand(layer: torch.nn.Linear, row: list[float], squash) -> list[float
     return unit_by_hand([squash(sum(w * x for w, x in zip(line, row)) + b) for line, b in zip(weights, bias)])
 
 
+def both_of(model: TwoHeads, texts) -> tuple:
+    return model.both(model.read(texts))
+
+
 def test_each_head_is_the_formula_at_length_one(texts):
     model = heads()
-    text, label = model.both(texts)
+    text, label = both_of(model, texts)
     embeddings = model.encoder(texts)
     for row in (row for row in range(len(texts)) if len(texts[row])):
         raw = unit_by_hand(embeddings[row].tolist())
@@ -53,7 +57,7 @@ def test_each_head_is_the_formula_at_length_one(texts):
 
 
 def test_a_text_without_words_has_a_finite_vector(texts):
-    for part in heads().both(texts):
+    for part in both_of(heads(), texts):
         assert torch.isfinite(part).all() and part.norm(dim=1).tolist() == pytest.approx([1.0] * len(texts))
     fresh = TwoHeads(bag(), dim=DIMS, classifier=True)  # a bias of zero: nothing to point anywhere
     assert torch.isfinite(fresh(texts)).all()
@@ -61,7 +65,7 @@ def test_a_text_without_words_has_a_finite_vector(texts):
 
 def test_as_an_encoder_one_dot_product_is_the_mean_of_both_cosines(texts):
     model = heads()
-    text, label = model.both(texts)
+    text, label = both_of(model, texts)
     assert model.dim == 8 and torch.equal(model(texts), torch.cat([text, label], dim=1))
     vectors = encode(model, texts)
     expected = (text @ text.T + label @ label.T) / 2
@@ -70,16 +74,16 @@ def test_as_an_encoder_one_dot_product_is_the_mean_of_both_cosines(texts):
 
 def test_without_a_classifier_there_is_one_head(texts):
     model = heads(classifier=False)
-    text, nothing = model.both(texts)
+    text, nothing = both_of(model, texts)
     assert nothing is None and model.dim == model.size == 4
-    assert torch.equal(model(texts), text) and torch.equal(text, heads().both(texts)[0])
+    assert torch.equal(model(texts), text) and torch.equal(text, both_of(heads(), texts)[0])
     assert sorted(name for name in model.state() if name.startswith("head.")) == ["head.text.bias", "head.text.weight"]
 
 
 def test_heads_of_the_encoders_size_start_in_its_space(texts):
     model = TwoHeads(bag(), dim=DIMS, classifier=True)
     raw = torch.nn.functional.normalize(model.encoder(texts), dim=1)
-    text, label = model.both(texts)
+    text, label = both_of(model, texts)
     torch.testing.assert_close(label, raw)
     torch.testing.assert_close(text, torch.nn.functional.normalize(torch.tanh(raw), dim=1))
 
@@ -95,12 +99,12 @@ def test_heads_of_another_size_start_as_projections(dim):
 @pytest.mark.parametrize("moved", [0, 1])
 def test_each_head_has_a_dropout_of_its_own_while_training_alone(texts, moved):
     model = heads(dropouts=(0.5, 0.0) if moved == 0 else (0.0, 0.5))
-    still = heads().both(texts)
+    still = both_of(heads(), texts)
     torch.manual_seed(0)
-    found = model.train().both(texts)
+    found = both_of(model.train(), texts)
     assert not torch.allclose(found[moved], still[moved]) and torch.equal(found[1 - moved], still[1 - moved])
     assert torch.isfinite(found[moved]).all()
-    assert all(torch.equal(one, other) for one, other in zip(model.eval().both(texts), still))
+    assert all(torch.equal(one, other) for one, other in zip(both_of(model.eval(), texts), still))
 
 
 def test_tables_and_state_are_the_live_ones(texts):
@@ -119,7 +123,7 @@ def test_a_loss_of_either_head_reaches_the_encoder(texts):
         model.zero_grad(set_to_none=True)
         for table in model.tables:
             table.clear()
-        model.both(texts)[0 if part == "text" else 1].square().mul(torch.arange(4.0)).sum().backward()
+        both_of(model, texts)[0 if part == "text" else 1].square().mul(torch.arange(4.0)).sum().backward()
         assert getattr(model, part).weight.grad.abs().sum() > 0 and getattr(model, other).weight.grad is None
         assert all(sum(g.abs().sum() for g in table.gradients()) > 0 for table in model.tables)
 

@@ -79,7 +79,7 @@ def fused_by_hand(system: Predictor, tokens) -> list[tuple[int, float]]:
 
 
 def test_every_pair_of_the_union_has_all_four_scores(system):
-    shortlist, found = system.pairs(QUERIES)
+    shortlist, found = system.pairs(system.embed(QUERIES))
     assert shortlist.count == len(QUERIES) and shortlist.parts.dtype == np.float32
     for row in range(len(QUERIES)):
         parts, answers = parts_by_hand(system, QUERIES[row])

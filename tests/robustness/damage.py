@@ -17,7 +17,7 @@ import random
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,18 +81,21 @@ def make_runs(base: Path) -> Runs:
         tiny.run_stages(folder, EVERY)
 
     runs = Runs(base / "run0", base / "run1")
-    in_child(base, lambda: tiny.make_checkpoint(checkpoint))
-    for seed, folder in enumerate((runs.damaged, runs.other)):
-        folder.mkdir()
-        in_child(folder, lambda folder=folder, seed=seed: make_run(folder, seed))
+    in_children({base: lambda: tiny.make_checkpoint(checkpoint)})
+    in_children({runs.damaged: lambda: make_run(runs.damaged, 0), runs.other: lambda: make_run(runs.other, 1)})
     return runs
 
 
-def in_child(folder: Path, work) -> None:
-    """Work in a process of its own: this one, which is forked again and again, must not have computed anything."""
-    child = Child(folder, folder / "log", work)
-    if child.wait() != 0:
-        raise click.ClickException(child.said())
+def in_children(works: dict[Path, Callable]) -> None:
+    """Work in each of the folders, at the same time, in processes of their own.
+
+    This process is forked for every read, and must not have computed anything itself.
+    """
+    for folder in works:
+        folder.mkdir(exist_ok=True)
+    for child in [Child(folder, folder / "log", work) for folder, work in works.items()]:
+        if child.wait() != 0:
+            raise click.ClickException(child.said())
 
 
 def changed(content: bytes, how: str) -> bytes:

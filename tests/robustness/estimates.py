@@ -206,9 +206,13 @@ def failures(found: list[Comparison]) -> list[str]:
 @click.option("--labels", default=200_000, show_default=True, help="Labels of the generated dataset.")
 @click.option("--docs", default=100_000, show_default=True, help="Training documents of the generated dataset.")
 @click.option("--only", type=click.Choice(["default", "generated"]), help="One of the two datasets.")
-@click.option("--folder", type=click.Path(path_type=Path), help="Where to work; it is kept.")
+@click.option("--folder", type=click.Path(path_type=Path), help="Where to work, and leave the results.")
 @click.option(
-    "--first", type=click.Choice([*EVERY, NO_STAGE]), default="prepare", help="Go on in FOLDER from this stage."
+    "--first",
+    type=click.Choice([*EVERY, NO_STAGE]),
+    default="prepare",
+    show_default=True,
+    help="Run from this stage on, upon what an earlier run left in --folder; none: print its figures again.",
 )
 def main(labels: int, docs: int, only: str | None, folder: Path | None, first: str) -> None:
     """Run the stages on both datasets and print each estimate beside what was measured."""

@@ -22,6 +22,7 @@ from xcutils.train import losses
 from xcutils.train.points import Points
 
 WORDS, DIMS, L = 16, 4, len(LABEL_TEXTS)
+VALUES = make_params()["classifier"]
 LOSSES = ["decoupled-softmax", "supcon", "triplet", "bce"]
 # Values that no two terms share; a rate of 1, so that a step of gradient descent is as long as the gradient.
 STEP = {"tau": 0.7, "margin": 0.6, "positives": 2, "negatives": 3, "weighting": 0.25, "dropout": 0.0, "lr": 1.0}
@@ -39,7 +40,7 @@ def make(texts, positives) -> Callable[..., OneVsAll]:
     """A model of the docs and, with `soft`, of label texts, in double precision where the encoder is frozen."""
 
     def build(*, soft: bool = False, **changes) -> OneVsAll:
-        p = check(Params, make_params()["classifier"] | STEP | changes, "here")
+        p = check(Params, VALUES | STEP | changes, "here")
         generator, dtype = torch.Generator().manual_seed(0), torch.float32 if p.encoder_lr else torch.float64
         vectors, weights = (0.5 * torch.randn(WORDS, width, generator=generator) for width in (DIMS, 1))
         encoder = BagOfEmbeddings(vectors, 0.5 + weights.abs(), vocabulary=WORDS, ngrams=1)
@@ -199,7 +200,7 @@ def test_a_frozen_encoder_gets_no_gradient_and_the_embeddings_stay(make):
 
 def started(start: str, texts: Ragged, positives: Ragged, labels: np.ndarray) -> np.ndarray:
     torch.manual_seed(0)
-    p = check(Params, make_params()["classifier"] | STEP | {"start": start}, "here")
+    p = check(Params, VALUES | STEP | {"start": start}, "here")
     encoder = BagOfEmbeddings(torch.randn(WORDS, 16), torch.rand(WORDS, 1), vocabulary=WORDS, ngrams=1)
     points = points_of(texts, positives, False, torch.float32)
     return OneVsAll(encoder, points, np.zeros((7, 16), np.float32), labels, p).table.numpy()
@@ -228,7 +229,7 @@ def test_every_loss_is_offered_that_draws_and_mines_nothing_and_that_this_stage_
     allowed = next(field for field in fields(Params) if field.name == "loss").metadata["among"]
     assert allowed == losses.offered(OPTIONS) and set(allowed) == set(LOSSES)  # each has its sums above
     for loss in losses.LOSSES:
-        tree = make_params()["classifier"] | {"loss": loss}
+        tree = VALUES | {"loss": loss}
         if loss in allowed:
             assert check(Params, tree, "here").loss == loss
             continue

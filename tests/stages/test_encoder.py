@@ -26,6 +26,7 @@ from xcutils.train.fitting import Judge
 from xcutils.train.mining import Miner
 
 WORDS, DIMS, L = 16, 4, len(LABELS)
+VALUES = make_params()["encoder"]
 SOFTMAX = ["decoupled-softmax", "supcon", "infonce"]
 LOSSES = [*SOFTMAX, "pairwise", "contrastive", "triplet", "bce"]
 SUMS = {"decoupled-softmax": "decoupled_softmax", "supcon": "supcon", "infonce": "supcon", "bce": "bce"}
@@ -47,7 +48,7 @@ def make(texts, positives) -> Callable[..., Siamese]:
 
     def build(aux: str = "normalised first", **changes) -> Siamese:
         label_to_aux, normalise_first = AUX[aux]
-        tree = make_params()["encoder"] | STEP | {"normalise_first": normalise_first} | changes
+        tree = VALUES | STEP | {"normalise_first": normalise_first} | changes
         generator = torch.Generator().manual_seed(0)
         vectors, weights = (torch.randn(WORDS, width, generator=generator) for width in (DIMS, 1))
         encoder = BagOfEmbeddings(vectors, 0.5 + weights.abs(), vocabulary=WORDS, ngrams=1)
@@ -277,7 +278,7 @@ def test_training_mines_neither_positives_nor_pairs_that_may_not_be_predicted(ma
 
 
 def params(**changes) -> Params:
-    return check(Params, make_params()["encoder"] | {"mined": 2, "labels": "batch"} | changes, "here")
+    return check(Params, VALUES | {"mined": 2, "labels": "batch"} | changes, "here")
 
 
 def test_every_loss_is_offered_that_this_stage_has_the_parameters_for():

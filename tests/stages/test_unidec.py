@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -35,15 +36,16 @@ from unidec.train import Params, PickSome, Unified, fit
 from xcutils.core import artifacts
 from xcutils.core.errors import UserError
 from xcutils.core.folds import Fold
-from xcutils.core.params import UnifiedTop, check
+from xcutils.core.params import check
+from xcutils.core.pipelines import UnifiedTop
 from xcutils.core.ragged import Ragged, concatenate, from_rows
 from xcutils.core.scratch import Snapshots
-from xcutils.model.encoders import encode
+from xcutils.model.encoders import encode, load_encoder
 from xcutils.model.heads import TwoHeads
-from xcutils.model.stored import load_encoder
 from xcutils.rank.scoring import load_split
 from xcutils.search.metrics import evaluate, pair_matrix, without
 from xcutils.search.propensity import inverse_propensities
+from xcutils.train import losses
 from xcutils.train.fitting import Judge
 from xcutils.train.mining import Miner
 from xcutils.train.points import Points
@@ -51,6 +53,7 @@ from xcutils.train.points import Points
 pytestmark = pytest.mark.stage
 
 L, DIMS = len(LABELS), 16
+VALUES = make_params(UNIDEC)["train"]
 LOSSES = ["decoupled-softmax", "supcon", "bce", "decoupled-softmax+bce", "supcon+bce"]
 LOSSES += ["decoupled-softmax+supcon", "decoupled-softmax+supcon+bce"]
 # Values that no two terms share, so that none can stand in for another.
@@ -70,7 +73,7 @@ def make(texts, positives) -> Callable[..., Unified]:
 
     def build(*, beta: int = 2, eta: int = 2, soft: bool = False, dropouts=(0.0, 0.0), todo=None, **changes) -> Unified:
         torch.manual_seed(0)
-        tree = make_params(UNIDEC)["train"] | STEP | changes
+        tree = VALUES | STEP | changes
         p, top = check(Params, tree, "here"), UnifiedTop(beta, eta, 0)
         classifier = p.classifier_loss != "none"
         heads = TwoHeads(bag(), dim=p.dim or SMALL, classifier=classifier, dropouts=dropouts)
@@ -95,13 +98,13 @@ def points_of(texts: Ragged, positives: Ragged, soft: bool, todo=None) -> Points
 
 
 def excluded_of(model: Unified):
-    return pair_matrix(np.array(EXCLUDED), (len(model.points.tokens), len(model.labels)))
+    return pair_matrix(np.array(EXCLUDED), (len(model.points.tokens), model.n_labels))
 
 
 def first_epoch(model: Unified) -> Unified:
     """The model as the first step of the first epoch finds it: negatives mined, classifiers joined."""
     if model.top.eta:
-        known = model.points.positives.csr(len(model.labels)) + excluded_of(model)
+        known = model.points.positives.csr(model.n_labels) + excluded_of(model)
         model.miner = Miner(known, model.top.eta * model.p.refresh)
     PickSome(model, model.p, model.top)(0, np.random.default_rng(0))
     return model
@@ -113,27 +116,33 @@ class Watch:
     def __init__(self, model: Unified, patch: pytest.MonkeyPatch):
         self.positives, self.mined, self.pools, self.rows = [], [], [], []
         self._record(patch, train, "sample_positives", self.positives, lambda args, made: made)
-        self._record(patch, train, "concatenate", self.pools, lambda args, made: labels_of(args[1]))
+        self._record(patch, model.model, "both", self.pools, self._pool(model), torch.is_grad_enabled)
         self._record(patch, model.table, "rows", self.rows, lambda args, made: args[0].tolist())
         if model.miner is not None:
             self._record(patch, model.miner, "draw", self.mined, lambda args, made: made)
 
     @staticmethod
-    def _record(patch, owner, name: str, into: list, what) -> None:
+    def _record(patch, owner, name: str, into: list, what, when=lambda: True) -> None:
         works = getattr(owner, name)
 
         def watched(*args):
             made = works(*args)
-            into.append(what(args, made))
+            if when():
+                into.append(what(args, made))
             return made
 
         patch.setattr(owner, name, watched)
 
+    def _pool(self, model: Unified) -> Callable:
+        """Which labels' texts stand behind those of the points, found by what the encoder reads of them."""
+        read = model.model.read(LABEL_TEXTS)
+        known = {tuple(read[label]): label for label in range(len(LABEL_TEXTS))}
 
-def labels_of(tokens: Ragged) -> list[int]:
-    """The labels whose texts these are."""
-    known = {tuple(LABEL_TEXTS[label]): label for label in range(len(LABEL_TEXTS))}
-    return [known[tuple(tokens[row])] for row in range(len(tokens))]
+        def labels(args, _) -> list[int]:
+            texts, points = args[0], len(self.positives[-1])
+            return [known[tuple(texts[row])] for row in range(points, len(texts))]
+
+        return labels
 
 
 def cosines(rows: list[list[float]], columns: list[list[float]]) -> list[list[float]]:
@@ -205,8 +214,8 @@ def loss_by_hand(model: Unified, docs: list[int], pool: list[int], rows: list[in
     """
     p, points = model.p, model.points
     with torch.no_grad():
-        docs_text, docs_label = model.model.both(points.tokens.take(np.array(docs)))
-        labels_text, _ = model.model.both(model.labels.take(np.array(pool)))
+        docs_text, docs_label = model.model.both(model.model.read(points.tokens.take(np.array(docs))))
+        labels_text, _ = model.model.both(model.model.read(LABEL_TEXTS.take(np.array(pool))))
     bias = float(model.bias["bias"].detach())
     docs_of_head = [place for place, doc in enumerate(docs) if doc < points.n_docs or model.model.label is None]
     scores = cosines([docs_text.tolist()[place] for place in docs_of_head], labels_text.tolist())
@@ -314,7 +323,7 @@ def test_a_label_that_nobody_owns_adds_nothing_to_its_own_direction(make):
 def fit_alone(model: Unified, path: Path, docs: list[int], validation=()) -> None:
     """Train as the stage does, on these docs."""
     fold = Fold("choose", np.array(docs), np.array(validation, dtype=np.int64))
-    judge = Judge(model.points.positives, excluded_of(model), np.ones(len(model.labels)), model.p.tail)
+    judge = Judge(model.points.positives, excluded_of(model), np.ones(model.n_labels), model.p.tail)
     fit(model, fold, judge, model.p, model.top, Snapshots(path / "none"))
 
 
@@ -351,7 +360,7 @@ def test_the_encoder_alone_has_no_classifiers(make, monkeypatch, tmp_path):
 
 def started(texts: Ragged, positives: Ragged, labels: Ragged, **changes) -> Unified:
     """A model as it is before anything has moved it."""
-    p, top = check(Params, make_params(UNIDEC)["train"] | STEP | changes, "here"), UnifiedTop(2, 2, 0)
+    p, top = check(Params, VALUES | STEP | changes, "here"), UnifiedTop(2, 2, 0)
     torch.manual_seed(0)
     return Unified(TwoHeads(bag(), dim=4, classifier=True), points_of(texts, positives, False), labels, p, top)
 
@@ -418,7 +427,7 @@ def test_where_none_has_joined_by_the_kept_epoch_they_are_the_encoders_labels(ma
 
 @pytest.mark.parametrize("after", [1, 2, 3])
 def test_what_is_averaged_has_classifiers_that_have_joined(after):
-    tree = make_params(UNIDEC)["train"] | {"classifier_from": 2, "average_after": after}
+    tree = VALUES | {"classifier_from": 2, "average_after": after}
     if after >= 2:
         assert check(Params, tree, "here").average_after == after
         return
@@ -435,7 +444,7 @@ def many(batches: str, count: int = 45, **changes) -> PickSome:
     rng = np.random.default_rng(0)
     tokens = from_rows(rng.integers(4, 16, (count, 3)).tolist(), np.int32)
     positives = from_rows(rng.integers(0, 9, (count, 1)).tolist(), np.int32)
-    tree = make_params(UNIDEC)["train"] | STEP | {"batches": batches, "batch_size": 8, "refresh": 3} | changes
+    tree = VALUES | STEP | {"batches": batches, "batch_size": 8, "refresh": 3} | changes
     p, top = check(Params, tree, "here"), UnifiedTop(2, 2, 0)
     todo = np.delete(np.arange(count), 3)
     points = Points(tokens, positives, None, np.zeros(0, dtype=np.int32), todo)
@@ -577,7 +586,7 @@ def test_the_saved_encoder_gives_the_saved_vectors(unidec_run, fit):
 
 def test_the_curve_shows_every_epoch_and_the_final_fit_follows_the_choice(unidec_run):
     choose, final = (load_csv(unidec_run / home("unidec/train") / f"curve-{fit}.csv") for fit in FITS)
-    assert len(choose) == make_params(UNIDEC)["train"]["epochs"]
+    assert len(choose) == VALUES["epochs"]
     for part in (choose, final):
         assert [int(row["epoch"]) for row in part] == list(range(1, len(part) + 1))
         assert all(float(row["loss"]) > 0 and row["skipped"] == "0" for row in part)
@@ -755,7 +764,7 @@ def test_what_belongs_to_the_other_pipeline_is_refused(unidec_run, tmp_path, cha
 
 def test_the_other_pipeline_refuses_a_section_of_this_one(tiny_model, tmp_path):
     folder = make_project(tmp_path, **small_checkpoint(tiny_model))
-    write_params(folder, make_params(**small_checkpoint(tiny_model), train=make_params(UNIDEC)["train"]))
+    write_params(folder, make_params(**small_checkpoint(tiny_model), train=VALUES))
     assert_one_sentence(run_stage(folder, "prepare"), "params.yaml: there is no stage 'train'")
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from xcutils.core.vectors import unit
-from xcutils.train import mining
+from xcutils.search import searcher
 from xcutils.train.mining import Miner
 
 DOCS, LABELS, DIMS = 12, 40, 6
@@ -28,7 +28,7 @@ def nearest_by_hand(query, labels, known, depth) -> set[int]:
 @pytest.mark.parametrize("through", ["exact", "graph"])
 @pytest.mark.parametrize("depth", [5, 15, 100])
 def test_negatives_are_the_nearest_labels_that_are_not_known(depth, through, monkeypatch):
-    monkeypatch.setattr(mining, "EXACT", 1 << 16 if through == "exact" else 0)
+    monkeypatch.setattr(searcher, "MINED_EXACTLY", 1 << 16 if through == "exact" else 0)
     docs, labels, known = world()
     miner = Miner(known, depth)
     some = np.array([7, 0, 3])
