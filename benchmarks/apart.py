@@ -1,4 +1,4 @@
-"""Measurements in processes of their own, so that one's memory and threads are not another's."""
+"""Measurements in processes of their own, so that one's memory and threads are not another's (Linux)."""
 
 import json
 import os
@@ -14,9 +14,25 @@ ROOT = Path(__file__).resolve().parents[1]
 def measured(module: str, *args) -> dict:
     """What the module's `measure`, given the arguments as strings, prints as JSON in a new process."""
     code = f"import sys; from {module} import measure; measure(*sys.argv[1:])"
-    env = {**os.environ, "OMP_WAIT_POLICY": "passive", "PYTHONPATH": str(ROOT)}
-    words = [str(argument) for argument in args]
-    done = subprocess.run([sys.executable, "-c", code, *words], cwd=ROOT, env=env, capture_output=True, text=True)
+    return printed(module, [sys.executable, "-c", code, *map(str, args)])
+
+
+def printed(name: str, command: list[str], **settings: str) -> dict:
+    """What the command prints as JSON in its last line.
+
+    settings  of its environment, beside those that all have
+    """
+    env = {**os.environ, "OMP_WAIT_POLICY": "passive", "PYTHONPATH": str(ROOT), **settings}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     if done.returncode:
-        raise click.ClickException(f"{module} {' '.join(words)} failed ({done.returncode}):\n{done.stderr}")
+        raise click.ClickException(f"{name} failed ({done.returncode}):\n{done.stderr}")
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def peak_gb() -> float:
+    """The most memory that this process has held.
+
+    Linux hands getrusage's maximum on to a started process, so a large parent would be counted: VmHWM is not.
+    """
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * 1024 / 1e9

@@ -4,28 +4,27 @@ python -m benchmarks.classifier_step [--dim 384] [--batch 1024] [--small 10000] 
                                      [--positives 20] [--pool 4096] [--rounds 3]
 
 The steps are those of the pipeline: stages.classifier's loss over the labels of the batch (classifier.labels=batch),
-frozen encoder, the rest as in params.yaml, through the one training loop. Both tables get batches of one shape: as many
-documents, positives per document and labels in the pool; a pool's labels are drawn from the whole table, so that the
-long table's rows lie far apart in memory. Each table has a process of its own, and the two take turns, so that a busy
-spell of the machine meets both. The medians leave a process's first steps out: the very first one makes and clears the
-table's moments, which costs L rows once in a training; it is shown apart. CPU is the time of all threads together.
+frozen encoder, the rest as in params.yaml, through the one training loop. The table of few classifiers and that of many
+get batches of one shape: as many documents, positives per document and labels in the pool; a pool's labels are drawn
+from the whole table, so that the long table's rows lie far apart in memory. Each table has a process of its own, and
+the two take turns, so that both meet a busy moment of the machine. The medians leave a process's first steps out: the
+very first one makes and clears the table's moments, which costs L rows once in a training, and has a column of its own.
+CPU is the time of all threads together.
 """
 
 from __future__ import annotations
 
 import json
-import resource
 import time
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import click
 import numpy as np
 
-from benchmarks.apart import measured
+from benchmarks.apart import ROOT, measured, peak_gb
+from testing.programs import Table
 
-ROOT = Path(__file__).resolve().parents[1]
 WARM_UP = 5  # steps before those that count
 COLUMNS = {  # name of a column: format of its values
     "labels": ">10,",
@@ -53,15 +52,16 @@ def draw_batches(n_labels: int, batch: int, positives: int, pool: int, steps: in
 def measure(*numbers: str) -> None:
     """Train that many steps; print each one's seconds, its CPU seconds and the process's peak memory as JSON."""
     n_labels, dim, batch, positives, pool, steps = map(int, numbers)
+    from stages import parameters
     from stages.classifier import OneVsAll, Params
     from xcutils.core import runtime
-    from xcutils.core.params import load_params
     from xcutils.core.ragged import Ragged
     from xcutils.train.points import Points
     from xcutils.train.training import Optimisers, Plan, train
 
     device = runtime.start(0)
-    p = replace(load_params(Params, "classifier"), labels="batch", encoder_lr=0.0, batch_size=batch)
+    p = parameters(ROOT / "params.yaml").section("classifier", Params)
+    p = replace(p, labels="batch", encoder_lr=0.0, batch_size=batch)
     steps += WARM_UP
     labels_of = draw_batches(n_labels, batch, positives, pool, steps).astype(np.int32).ravel()
     positives_of = Ragged(labels_of, np.arange(0, len(labels_of) + 1, positives, dtype=np.int64))
@@ -83,24 +83,22 @@ def measure(*numbers: str) -> None:
 
     plan = Plan(epochs=1, warmup=p.warmup, seed=0, device=device)
     train(plan, [Optimisers(None, p.lr, tables=[model.table])], lambda *_: list(batches), model.loss, watch=watch)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
-    print(json.dumps({"seconds": seconds[WARM_UP:], "cpu": cpu[WARM_UP:], "first": seconds[0], "peak": peak}))
+    print(json.dumps({"seconds": seconds[WARM_UP:], "cpu": cpu[WARM_UP:], "first": seconds[0], "peak": peak_gb()}))
 
 
 def summary(n_labels: int, batch: int, pool: int, rounds: list[dict]) -> dict:
-    """One row of the table from all rounds of one table: times in milliseconds."""
+    """The printed row of one table of classifiers, from all its rounds: times in milliseconds."""
     low, median, high = 1000 * np.quantile([v for r in rounds for v in r["seconds"]], [0.25, 0.5, 0.75])
-    cpu = 1000 * np.median([v for r in rounds for v in r["cpu"]])
-    first, peak = 1000 * np.median([r["first"] for r in rounds]), max(r["peak"] for r in rounds)
-    return dict(zip(COLUMNS, (n_labels, batch, pool, median, f"{low:.1f} - {high:.1f}", cpu, first, peak)))
-
-
-def print_table(rows: list[dict]) -> None:
-    """Print one line per row under a line of column names."""
-    widths = [f"{spec[0]}{spec[1:].partition('.')[0].rstrip(',')}" for spec in COLUMNS.values()]
-    click.echo(" ".join(format(name, width) for name, width in zip(COLUMNS, widths)))
-    for row in rows:
-        click.echo(" ".join(format(row[name], spec) for name, spec in COLUMNS.items()))
+    return {
+        "labels": n_labels,
+        "docs": batch,
+        "pool": pool,
+        "ms per step": median,
+        "quartiles": f"{low:.1f} - {high:.1f}",
+        "CPU": 1000 * np.median([v for r in rounds for v in r["cpu"]]),
+        "first step": 1000 * np.median([r["first"] for r in rounds]),
+        "peak GB": max(r["peak"] for r in rounds),
+    }
 
 
 @click.command()
@@ -121,7 +119,10 @@ def main(dim: int, batch: int, positives: int, pool: int, small: int, large: int
         for n_labels, rounds_of in results.items():
             rounds_of.append(measured("benchmarks.classifier_step", n_labels, dim, batch, positives, pool, steps))
     rows = [summary(n_labels, batch, pool, rounds_of) for n_labels, rounds_of in results.items()]
-    print_table(rows)
+    table = Table(COLUMNS)
+    table.print_head()
+    for row in rows:
+        table.print_row(list(row.values()))
     ratio, cpu = (rows[-1][name] / rows[0][name] for name in ("ms per step", "CPU"))
     click.echo(f"a step with {large:,} labels costs {ratio:.2f} times one with {small:,} ({cpu:.2f} in CPU time)")
 

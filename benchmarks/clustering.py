@@ -10,9 +10,6 @@ ours is run a second time with PECOS's number: only rows of equal numbers can be
 from __future__ import annotations
 
 import itertools
-import json
-import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -20,11 +17,12 @@ from pathlib import Path
 import click
 import numpy as np
 
+from benchmarks.apart import ROOT, printed
+from testing.programs import Table
 from xcutils.train.clustering import mean_cosine
 
-ROOT = Path(__file__).resolve().parents[1]
 PEERS = ROOT / ".venv-peers" / "bin" / "python"
-CHUNK = 65536
+CHUNK = 65536  # vectors generated at once
 COLUMNS = {  # name of a column: format of its values
     "method": "<10",
     "clusters": ">9,",
@@ -38,7 +36,8 @@ COLUMNS = {  # name of a column: format of its values
 RUN = """
 import json, sys, time
 import numpy as np
-vectors, number, seed, threads = np.load(sys.argv[1]), *map(int, sys.argv[3:])
+vectors = np.load(sys.argv[1])
+number, seed, threads = map(int, sys.argv[3:])
 {imports}
 start = time.perf_counter()
 {cluster}
@@ -77,27 +76,21 @@ def write_vectors(path: Path, n: int, dim: int, seed: int) -> None:
 
 
 def measure(name: str, python: str, code: str, vectors: Path, *numbers: int) -> dict:
-    """Return one row of the table: code run by a python of its own with numbers (size or clusters, seed, threads)."""
-    clusters_path = vectors.with_name("clusters.npy")
-    settings = {"OMP_NUM_THREADS": str(numbers[-1]), "OMP_WAIT_POLICY": "passive", "PYTHONPATH": str(ROOT)}
-    command = [python, "-c", code, str(vectors), str(clusters_path), *map(str, numbers)]
-    done = subprocess.run(command, check=False, env={**os.environ, **settings}, capture_output=True, text=True)
-    if done.returncode:
-        raise click.ClickException(f"{name} failed:\n{done.stderr}")
-    result = json.loads(done.stdout.splitlines()[-1])
-    clusters = np.load(clusters_path)
+    """One row of the table: the code run by a Python of its own with numbers (size or clusters, seed, threads)."""
+    clusters_file = vectors.with_name("clusters.npy")
+    command = [python, "-c", code, str(vectors), str(clusters_file), *map(str, numbers)]
+    found = printed(name, command, OMP_NUM_THREADS=str(numbers[-1]))
+    clusters = np.load(clusters_file)
     sizes = np.bincount(clusters)
-    quality = mean_cosine(np.load(vectors, mmap_mode="r"), clusters)
-    values = (name, len(sizes), result["seconds"], result["peak"], quality, sizes.min(), sizes.max())
-    return dict(zip(COLUMNS, values))
-
-
-def print_table(rows: list[dict]) -> None:
-    """Print one line per row under a line of column names."""
-    widths = [f"{spec[0]}{spec[1:].partition('.')[0].rstrip(',')}" for spec in COLUMNS.values()]
-    click.echo(" ".join(format(name, width) for name, width in zip(COLUMNS, widths)))
-    for row in rows:
-        click.echo(" ".join(format(row[name], spec) for name, spec in COLUMNS.items()))
+    return {
+        "method": name,
+        "clusters": len(sizes),
+        "seconds": found["seconds"],
+        "peak GB": found["peak"],
+        "mean cosine": mean_cosine(np.load(vectors, mmap_mode="r"), clusters),
+        "smallest": sizes.min(),
+        "largest": sizes.max(),
+    }
 
 
 @click.command()
@@ -106,9 +99,7 @@ def print_table(rows: list[dict]) -> None:
 @click.option("--size", default=8, show_default=True, help="Vectors in a cluster.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the vectors and of both methods.")
 @click.option("--threads", default=2, show_default=True, help="Threads of both methods.")
-@click.option(
-    "--pecos", default=None, help="A Python that has libpecos.  [default: .venv-peers/bin/python if it exists]"
-)
+@click.option("--pecos", help="A Python that has libpecos.  [default: .venv-peers/bin/python if it exists]")
 def main(n: int, dim: int, size: int, seed: int, threads: int, pecos: str | None) -> None:
     """Cluster generated vectors with ours and with PECOS and print one table."""
     pecos = pecos or (str(PEERS) if PEERS.exists() else None)
@@ -120,7 +111,10 @@ def main(n: int, dim: int, size: int, seed: int, threads: int, pecos: str | None
             rows.append(measure("PECOS", pecos, PECOS, vectors, size, seed, threads))
             if rows[1]["clusters"] != rows[0]["clusters"]:
                 rows.append(measure("ours", sys.executable, OURS, vectors, rows[1]["clusters"], seed, threads))
-    print_table(rows)
+    table = Table(COLUMNS)
+    table.print_head()
+    for row in rows:
+        table.print_row(list(row.values()))
     if not pecos:
         click.echo("PECOS was not run: `make peers-env` installs it in .venv-peers, or give a Python with --pecos.")
 

@@ -5,13 +5,12 @@ python -m benchmarks.correlations [--docs 2248619] [--labels 1305265] [--per-doc
 
 The positives are generated: labels lie on a circle, each as long as it is popular (a power law); a document has a place
 there, most of its labels lie around it, the rest are popular ones from anywhere, and documents have few labels or many
-(log-normal). Each kind of target has a process of its own that makes what the stage `gandalf` writes of one fit, with
-every label's text a point and the rest as in params.yaml. The peak is that of the whole process, input included, beside
-what `xc estimate` says. Ends with 1 when a peak is above the limit.
+(log-normal). Each kind of target has a process of its own that makes what the stage `gandalf` writes of one fit: every
+label's text is a point, and the rest is as in params.yaml. The peak is that of the whole process, input included,
+beside what `xc estimate` says. Ends with 1 when a peak is above the limit.
 """
 
 import json
-import sys
 import tempfile
 import time
 from dataclasses import replace
@@ -20,18 +19,16 @@ from pathlib import Path
 import click
 import numpy as np
 
-from benchmarks.apart import measured
-from longtail import estimates
-from longtail.estimates import Sizes
-from xcutils.core.params import load_all
+from benchmarks.apart import ROOT, measured, peak_gb
+from testing.programs import Table, finish
+from xcutils.core.costs import Host, Sizes
 from xcutils.core.ragged import Ragged, starts
 
-ROOT = Path(__file__).resolve().parents[1]
 KINDS = ("co-occurrence", "glas", "random-walk")
 CHUNK = 1 << 16  # documents generated at once
 HEAD = 100  # labels of about equal chance among those drawn from anywhere
 AROUND = 0.85  # share of a document's labels that lie around its place
-WIDTH = 30  # about so many labels to each side
+WIDTH = 30  # labels to each side of that place, about
 COLUMNS = {  # name of a column: format of its values
     "targets": "<13",
     "seconds": ">8.0f",
@@ -61,7 +58,7 @@ def generate(n_docs: int, n_labels: int, per_doc: float, seed: int = 0) -> Ragge
         labels = np.where(rng.random(len(rows)) < AROUND, near, popular)
         keys = np.unique(rows * n_labels + labels)
         rows, labels = keys // n_labels, keys % n_labels
-        order = np.lexsort((rng.random(len(keys)), rows))  # of the different ones any
+        order = np.lexsort((rng.random(len(keys)), rows))  # any of the different ones
         place = np.empty(len(keys), dtype=np.int64)
         place[order] = np.arange(len(keys)) - np.searchsorted(rows, np.arange(count))[rows]
         kept = place < wanted[rows]
@@ -72,30 +69,36 @@ def generate(n_docs: int, n_labels: int, per_doc: float, seed: int = 0) -> Ragge
 
 def measure(folder: str, n_labels: str, targets: str) -> None:
     """Make one fit's points as the stage does; print what that took as JSON."""
+    from stages import parameters
     from stages.gandalf import Params, points
-    from xcutils.core.params import load_params
 
-    p = replace(load_params(Params, "gandalf"), labels=1.0, targets=targets)
-    values, offsets = (
-        np.load(Path(folder) / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in ("values", "offsets")
-    )
-    positives = Ragged(values, offsets)
+    p = parameters(ROOT / "params.yaml").section("gandalf", Params)
+    p = replace(p, labels=1.0, targets=targets)
+    files = [Path(folder) / f"{name}.npy" for name in ("values", "offsets")]
+    positives = Ragged(*(np.load(file, mmap_mode="r", allow_pickle=False) for file in files))
     begin, cpu_begin = time.perf_counter(), time.process_time()
     made = points(np.arange(len(positives)), positives, int(n_labels), p, seed=0)
     seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu_begin
-    status = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM:"))
-    print(json.dumps({"seconds": seconds, "cpu": cpu, "peak": peak * 1024 / 1e9, "targets": len(made["weights"])}))
+    print(json.dumps({"seconds": seconds, "cpu": cpu, "peak": peak_gb(), "targets": len(made["weights"])}))
 
 
 def run(folder: Path, sizes: Sizes, targets: str) -> dict:
     """One row of the table: what `measure` prints, from a process of its own, beside the estimate."""
+    from stages import gandalf, parameters
+
     found = measured("benchmarks.correlations", folder, sizes.labels, targets)
-    params = load_all(["gandalf.labels=1", f"gandalf.targets={targets}"], file=ROOT / "params.yaml")
-    guess = estimates.gandalf(sizes, params, estimates.Host(threads=1, speed=1.0))
-    times = (found["seconds"], found["cpu"], guess.seconds)
-    values = (*times, found["peak"], guess.peak / 1e9, found["targets"] / sizes.labels, found["targets"])
-    return dict(zip(COLUMNS, (targets, *values)))
+    params = parameters(ROOT / "params.yaml", ["gandalf.labels=1", f"gandalf.targets={targets}"]).values
+    estimate = gandalf.cost(sizes, params, Host(threads=1, speed=1.0))
+    return {
+        "targets": targets,
+        "seconds": found["seconds"],
+        "CPU": found["cpu"],
+        "estimate s": estimate.seconds,
+        "peak GB": found["peak"],
+        "estimate GB": estimate.peak / 1e9,
+        "per label": found["targets"] / sizes.labels,
+        "in all": found["targets"],
+    }
 
 
 def describe(positives: Ragged, n_labels: int) -> str:
@@ -124,15 +127,15 @@ def main(docs: int, labels: int, per_doc: float, limit: float, targets: tuple[st
         np.save(Path(folder) / "offsets.npy", positives.offsets)
         sizes = Sizes(docs, labels, len(positives.values), refit=False)
         del positives
-        widths = [f"{spec[0]}{spec[1:].partition('.')[0].rstrip(',')}" for spec in COLUMNS.values()]
-        click.echo(" ".join(format(name, width) for name, width in zip(COLUMNS, widths)))
+        table = Table(COLUMNS)
+        table.print_head()
         rows = []
         for kind in targets or KINDS:
             rows.append(run(Path(folder), sizes, kind))
-            click.echo(" ".join(format(rows[-1][name], spec) for name, spec in COLUMNS.items()))
+            table.print_row(list(rows[-1].values()))
     worst = max(row["peak GB"] for row in rows)
     click.echo(f"the most memory: {worst:.2f} GB of {limit:g}")
-    sys.exit(worst > limit)
+    finish([f"{worst:.2f} GB are more than {limit:g}."] if worst > limit else [])
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from xcutils.model.encoders import encode_sets, load_encoder, network
 CHUNK = 1 << 16  # labels whose vectors are made at once
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Params:
     aux_weight: float = value(low=0)
 

@@ -58,7 +58,7 @@ OPTIONS = ("tau", "margin", "positives", "negatives", "weighting")  # of losses
 RANDOM = 0.02  # spread of random first values [Renee]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Params(Clustered):
     labels: Literal["all", "batch"]
     loss: str = value(among=offered(OPTIONS))
@@ -99,9 +99,12 @@ class OneVsAll:
         labels, x = self.table.rows(ids), F.dropout(self.embed(docs), self.p.dropout)
         if self.p.normalise:
             labels, x = F.normalize(labels, dim=1), F.normalize(x, dim=1)
-        targets = self.pool.targets(docs, pool)
-        rows, columns, soft = (None if part is None else torch.from_numpy(part).to(self.device) for part in targets)
-        return LOSSES[self.p.loss](Pairs(x, labels, rows, columns, soft), self.p)
+        rows, columns, weights = self.pool.targets(docs, pool)
+        soft = None if weights is None else self._to_device(weights)
+        return LOSSES[self.p.loss](Pairs(x, labels, self._to_device(rows), self._to_device(columns), soft), self.p)
+
+    def _to_device(self, array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(array).to(self.device)
 
     def weights(self) -> dict[str, torch.Tensor]:
         """The live tensors that training changes."""

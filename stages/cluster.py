@@ -26,7 +26,7 @@ from xcutils.train.clustering import (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Params:
     algorithm: Literal["balanced", "k-means"]
     space: Literal["labels", "centroids"]
@@ -120,7 +120,11 @@ def main(train: Path, labels: Path, embed: Path, out: Path) -> None:
     n_aux = int(label_to_aux.max()) + 1
     shared = 0 < top.K < len(vectors)
     head = len(head_labels(frequency, p.head, top.K // 2)) if shared else 0
-    facts = {"aux": n_aux, "head": head, "largest": int(np.bincount(label_to_aux).max()) if n_aux else 0}
+    facts: dict[str, float] = {
+        "aux": n_aux,
+        "head": head,
+        "largest": int(np.bincount(label_to_aux).max()) if n_aux else 0,
+    }
     facts["mean_cosine"] = round(mean_cosine(np.asarray(vectors), label_to_aux), 4) if shared else 1.0
     params = asdict(p) | {"K": top.K, "seed": top.seed}
     with artifacts.writing(out, name="cluster", params=params, inputs=inputs) as folder:

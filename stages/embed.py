@@ -1,7 +1,7 @@
 """Document and label embeddings from the pretrained encoder, before any training: what zero-shot search uses.
 
 reads   prepare/train tokens, prepare/labels tokens, prepare/tokenizer special.json
-writes  docs (N, D) float32, labels (L, D) float32, unit length; embed.json {checkpoint, pooling, layers, sha256}
+writes  docs (N, D) float32, labels (L, D) float32, unit length; embed.json {checkpoint, pooling, sha256}
 """
 
 from dataclasses import asdict, dataclass
@@ -14,7 +14,6 @@ import click
 from stages import parameters
 from xcutils.core import artifacts, console, costs, runtime
 from xcutils.core.costs import BANDWIDTH, FLOAT, INT, INTERPRETER, LONG, Estimate, Host, Part, Sizes
-from xcutils.core.params import value
 from xcutils.model.checkpoints import fingerprint
 from xcutils.model.encoders import encode_sets, move
 from xcutils.model.tokens import check_vocabulary
@@ -23,16 +22,15 @@ from xcutils.model.transformer import TransformerNetwork, build_transformer, tra
 CHUNK = 1024  # texts encoded, and kept if the stage is interrupted, at once
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Params:
     model: str
     pooling: Literal["mean", "cls"]
-    layers: int = value(low=0)
 
 
 def network(params: dict) -> TransformerNetwork:
     """The pretrained encoder by its sizes."""
-    return transformer_network(params["embed"]["model"], params["embed"]["layers"], "embed.model")
+    return transformer_network(params["embed"]["model"], 0, "embed.model")
 
 
 def cost(s: Sizes, params: dict, host: Host) -> Estimate:
@@ -66,8 +64,7 @@ def main(train: Path, labels: Path, tokenizer: Path, out: Path) -> None:
     special = artifacts.load_json(tokenizer, "special.json")
     check_vocabulary(tokenizer, p.model, "embed.model")
     costs.announce(cost, costs.sizes_of(train, labels), settings.values)
-    encoder = build_transformer(p.model, special, pooling=p.pooling, layers=p.layers, dropout=0.0)
-    encoder = move(encoder, device)
+    encoder = move(build_transformer(p.model, special, pooling=p.pooling, layers=0, dropout=0.0), device)
     own = fingerprint(p.model)
     sources = {"docs": train, "labels": labels}
     sets = {name: artifacts.load_ragged(source, "tokens") for name, source in sources.items()}
@@ -78,7 +75,7 @@ def main(train: Path, labels: Path, tokenizer: Path, out: Path) -> None:
     ):
         for name, vectors in encode_sets(encoder, sets, chunk=CHUNK, watch=watch, into=scratch.rows).items():
             artifacts.save_array(folder, name, vectors)
-        facts = {"checkpoint": p.model, "pooling": p.pooling, "layers": p.layers, "sha256": own}
+        facts = {"checkpoint": p.model, "pooling": p.pooling, "sha256": own}
         artifacts.save_json(folder, "embed.json", facts)
 
 

@@ -51,7 +51,7 @@ COLLAPSED = 0.95  # mean cosine of random documents from which on the embeddings
 OPTIONS = ("tau", "margin", "positives", "negatives", "weighting", "contrast", "slope")  # of losses
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Params(Architecture, Clustered):
     loss: str = value(among=offered(OPTIONS, draws=True))
     labels: Literal["batch", "all"]

@@ -31,7 +31,7 @@ from xcutils.train.correlations import (
 from xcutils.train.points import count_points, count_targets
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Params:
     labels: float = value(low=0, high=1)
     order: Literal["uniform", "tail"]

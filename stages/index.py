@@ -22,7 +22,7 @@ from xcutils.search.searched import vectors_of
 from xcutils.search.searcher import EXACT, INDEXES, SEARCHES, file_of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Params:
     search: str = value(among=SEARCHES)
     m: int = value(low=2, high=1024)
@@ -76,8 +76,9 @@ def main(train: Path, stages: tuple[Path, ...], out: Path, file: Path) -> None:
             drafts, file = scratch.folder / f"{name}.snapshots", file_of(name, p.search)
 
             def make(part: Path) -> None:
-                options = {"drafts": drafts, "say": scratch.say, "stop": stop}
-                INDEXES[p.search].build(sources[name], part / file, p.building(seed), **options)
+                INDEXES[p.search].build(
+                    sources[name], part / file, p.building(seed), drafts=drafts, say=scratch.say, stop=stop
+                )
 
             return scratch.part(name, make)
 

@@ -36,7 +36,7 @@ STEP = 1 << 16  # texts between two looks at the progress
 SHOWN = 5  # skipped rows
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Params:
     tokenizer: str
     max_tokens: int = value(low=3)  # two special tokens and one of the text
@@ -63,7 +63,7 @@ def encode(tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int, name: st
 def check_models(params: dict) -> None:
     """Refuse checkpoints that later stages could not use before anything long is done."""
     p = params["prepare"]
-    for section in ({"kind": "transformer", **params["embed"]}, params["encoder"]):
+    for section in ({"kind": "transformer", "layers": 0, **params["embed"]}, params["encoder"]):
         name = f"{'encoder' if section is params['encoder'] else 'embed'}.model"
         check_vocabulary(checkpoint_folder(p["tokenizer"]), section["model"], name)
         weight_files(section["model"])

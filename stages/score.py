@@ -30,7 +30,7 @@ Params = ScoreParams
 
 def cost(s: Sizes, params: dict, host: Host) -> Estimate:
     """With the rows of BM25 and of the pretrained encoder, which this pipeline has."""
-    pretrained = transformer_network(params["embed"]["model"], params["embed"]["layers"], "embed.model")
+    pretrained = transformer_network(params["embed"]["model"], 0, "embed.model")
     net = network(params["encoder"], "encoder")
     return scoring.cost(s, params, host, net=net, pretrained=pretrained, lexical=True, rows=len(MODULAR.rows))
 

@@ -68,11 +68,10 @@ from xcutils.train.training import Optimisers, Outcome
 SINGLE = offered(["tau"])
 SUMS = ["+".join(names) for count in range(1, len(SINGLE) + 1) for names in combinations(SINGLE, count)]
 NO_CLASSIFIERS = "none"
-RANDOM = 0.02  # spread of random first values
 BIAS = -8.0  # of the binary cross-entropy, at first: hardly any pair is a positive
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Params(Architecture, Trained):
     pretrained: float = value(low=0)
     dim: int = value(low=0)
@@ -87,8 +86,6 @@ class Params(Architecture, Trained):
     bce_tau: float = value(above=0)
     bce_weight: float = value(low=0)
     extra: int = value(low=0)
-    start: Literal["labels", "random"]
-    classifier_from: int = value(low=0)
     batches: Literal["clustered", "random"]
     refresh: int = value(low=1)
     average_after: int = value(low=0)
@@ -96,18 +93,6 @@ class Params(Architecture, Trained):
     head_lr: float = value(above=0)
     classifier_lr: float = value(above=0)
     weight_decay: float = value(low=0)
-
-    def __post_init__(self):
-        if self.classifier_loss != NO_CLASSIFIERS and self.classifier_from >= self.epochs:
-            raise ValueError(
-                f"classifier_from is {self.classifier_from} of {self.epochs} epochs: the classifiers would never be "
-                "trained; lower it, or set classifier_loss to none."
-            )
-        if 0 < self.average_after < self.classifier_from and self.classifier_loss != NO_CLASSIFIERS:
-            raise ValueError(
-                f"average_after is {self.average_after} and classifier_from {self.classifier_from}: classifiers that "
-                "have not joined would be averaged with those that have, so it must be at least as late."
-            )
 
 
 class Unified:
@@ -122,33 +107,19 @@ class Unified:
         self.table = RowTable(
             torch.zeros(len(labels) if model.label else 0, model.size).to(self.device), p.classifier_lr
         )
-        self.joined = np.zeros(1, dtype=bool)  # whether the classifiers are being trained
         self.start_classifiers()
         self.bias = torch.nn.ParameterDict({"bias": torch.nn.Parameter(torch.tensor(BIAS, device=self.device))})
         for table in model.tables:
             table.lr = p.lr
 
-    def join(self, epoch: int) -> None:
-        """From `classifier_from` on the classifiers train along, started from the encoder's head as it is then.
-
-        Differs from: the source trains both from the start. Rows of rare labels that start from an encoder which has
-        learnt something are better at the end.
-        """
-        if self.model.label is None or epoch < self.p.classifier_from:
-            return
-        if epoch and epoch == self.p.classifier_from:
-            self.start_classifiers()
-        self.joined[:] = True
-
     def start_classifiers(self) -> None:
-        """The classifiers' first values, and their head's."""
-        if self.model.label is None:
-            return
-        if self.p.start == "random":
-            self.table.values.copy_(RANDOM * torch.randn(self.table.values.shape))
-            return
-        self.model.label.load_state_dict(self.model.text.state_dict())
-        self.table.values.copy_(torch.from_numpy(self.label_embeddings()))
+        """Classifiers start as the label embeddings, and their head as the other one.
+
+        Differs from: the source does not say where they start.
+        """
+        if self.model.label is not None:
+            self.model.label.load_state_dict(self.model.text.state_dict())
+            self.table.values.copy_(torch.from_numpy(self.label_embeddings()))
 
     def label_embeddings(self) -> np.ndarray:
         """(L, d) n(Phi_D(z)) as it is now."""
@@ -177,7 +148,7 @@ class Unified:
         docs = text[:count] if is_doc.all() else text[:count][torch.from_numpy(is_doc).to(self.device)]
         known = self._known(points[is_doc], pool)
         total = self._loss(self.p.encoder_loss, docs, text[count:], known, self.p.symmetric)
-        if not self.joined[0]:
+        if label is None:
             return total
         if self.p.extra:
             pool = np.union1d(pool, rng.integers(0, self.n_labels, self.p.extra))
@@ -195,13 +166,18 @@ class Unified:
         """One head's loss: losses of the table, or a sum of them; a logistic one has a weight in a sum."""
         parts, pairs = [LOSSES[part] for part in kind.split("+")], Pairs(x, labels, *known)
         compared, logistic = [one for one in parts if not one.logistic], [one for one in parts if one.logistic]
-        of_pairs = [one.function(self._biased(pairs), tau=self.p.bce_tau, formed=None) for one in logistic]
+        by_pair = [one.function(self._biased(pairs), tau=self.p.bce_tau, formed=None) for one in logistic]
         if not compared:
-            return sum(of_pairs)
-        total = sum(one(pairs, self.p) for one in compared)
-        if symmetric:
-            total = 0.5 * total + 0.5 * sum(one(pairs.turned(), self.p) for one in compared)
-        return total + self.p.bce_weight * sum(of_pairs) if of_pairs else total
+            return torch.stack(by_pair).sum()
+        total = self._compare(compared, pairs, symmetric)
+        return total + self.p.bce_weight * torch.stack(by_pair).sum() if by_pair else total
+
+    def _compare(self, losses: list[losses.Loss], pairs: Pairs, symmetric: bool) -> torch.Tensor:
+        """The sum of losses that compare labels with each other, from both sides where it is symmetric."""
+        total = torch.stack([one(pairs, self.p) for one in losses]).sum()
+        if not symmetric:
+            return total
+        return 0.5 * total + 0.5 * torch.stack([one(pairs.turned(), self.p) for one in losses]).sum()
 
     def _biased(self, pairs: Pairs) -> Pairs:
         """Differs from: the source gives the logit no scale. Here it is cosine / bce_tau plus a bias that is learnt."""
@@ -237,10 +213,9 @@ class PickSome:
     def memory(self) -> dict[str, np.ndarray]:
         """The live arrays that an epoch's batches depend on."""
         mined = {} if self.model.miner is None else {"mined": self.model.miner.near}
-        return {"clusters": self.clusters, "joined": self.model.joined} | mined
+        return {"clusters": self.clusters} | mined
 
     def __call__(self, epoch: int, rng: np.random.Generator) -> list[np.ndarray]:
-        self.model.join(epoch)
         clustered = self.p.batches == "clustered"
         if epoch % self.p.refresh == 0 and (clustered or self.model.miner is not None):
             self._refresh(epoch)
@@ -269,13 +244,13 @@ def fit(model: Unified, fold: Fold, judge: Judge, p: Params, top: UnifiedTop, sn
 
     def validate(_: int) -> dict[str, float]:
         queries = model.embeddings(fold.validation)
-        if model.joined[0]:
+        if model.model.label is not None:
             return judge(fold.validation, queries, model.vectors()["concatenated"])
         return judge(fold.validation, unit(queries[:, : model.model.size]), model.label_embeddings())
 
     encoder = model.model.encoder
     heads = torch.nn.ModuleList(part for part in (model.model.text, model.model.label, model.bias) if part is not None)
-    outcome = fit_model(
+    return fit_model(
         "train",
         model,
         fold,
@@ -291,9 +266,6 @@ def fit(model: Unified, fold: Fold, judge: Judge, p: Params, top: UnifiedTop, sn
         snapshots=snapshots,
         average_after=p.average_after,
     )
-    if outcome.epochs <= p.classifier_from:  # the kept weights are older than the classifiers that joined, if any did
-        model.start_classifiers()
-    return outcome
 
 
 def save_fold(folder: Path, model: Unified, outcome: Outcome) -> None:

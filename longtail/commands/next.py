@@ -9,7 +9,7 @@ NEXT = """What to try next (first: source .venv/bin/activate)
   xc recipe                              other methods: ANCE, DEXML, Renee, UniDEC and more (docs/methods.md)
   dvc metrics diff                       what that changed
   dvc plots show                         curves, and results by label frequency
-  xc check my.csv                        can your own data be trained on? (docs/from-csv.md)
+  xc check my.csv                        can your own data be trained on? (docs/own-data.md)
   dvc exp run -S dataset=my.csv          then do it
   make peers                             PECOS, omikuji, napkinXC and BM25 on the same split"""
 

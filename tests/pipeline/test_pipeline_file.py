@@ -2,6 +2,7 @@
 
 import ast
 import configparser
+import json
 import shlex
 import subprocess
 from dataclasses import fields
@@ -10,38 +11,13 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from testing.tiny import EVERY, PARAMS, PIPELINES, ROOT, STAGES, UNIDEC, UNIFIED, home, load_yaml, module
-from xcutils.core.params import Top, UnifiedTop, pipeline
+from xcutils.core import pipelines
+from xcutils.core.pipelines import Pipeline
+from xcutils.core.rooms import ROOT as RUN_FROM
+from xcutils.core.rooms import rooms_of
 
-FILES = {PARAMS: (STAGES, Top), UNIDEC: (UNIFIED, UnifiedTop)}  # parameter file -> its stages, what stands on top
-NOT_CODE = {"constraints.txt", "${dataset}"}
-
-
-def module_file(name: str) -> str | None:
-    """The project's file of a dotted module name; None for packages and for what others wrote."""
-    file = Path(*name.split(".")).with_suffix(".py")
-    return file.as_posix() if (ROOT / file).is_file() else None
-
-
-def direct_imports(file: str) -> set[str]:
-    """The project's modules that the file imports, at the top or inside a function."""
-    names = set()
-    for node in ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{file}: a relative import cannot be followed here"
-            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return {found for name in names if (found := module_file(name))}
-
-
-def all_imports(file: str) -> set[str]:
-    """The file and every module of the project it imports, directly or through others."""
-    found, waiting = {file}, [file]
-    while waiting:
-        fresh = direct_imports(waiting.pop()) - found
-        found |= fresh
-        waiting += fresh
-    return found
+LONGEST = {"": 150, "unidec/": 90}  # lines of a dvc.yaml
+TABLE = list(pipelines.PIPELINES.values())
 
 
 def outputs(stage: str) -> dict[str, dict]:
@@ -65,9 +41,14 @@ def own_name(stage: str) -> str:
     return stage.rpartition("/")[2]
 
 
+def pipeline(stage: str) -> Pipeline:
+    """The row of the table that the stage belongs to."""
+    return pipelines.PIPELINES[stage.rpartition("/")[0]]
+
+
 def script(stage: str) -> str:
     """The file of the stage's code."""
-    return module_file(module(stage).__name__)
+    return Path(*module(stage).__name__.split(".")).with_suffix(".py").as_posix()
 
 
 def is_data(path: str) -> bool:
@@ -79,22 +60,28 @@ def inside(path: str, folders) -> bool:
     return any(PurePosixPath(path).is_relative_to(folder) for folder in folders)
 
 
-def test_imports_are_followed_in_every_form(tmp_path, monkeypatch):
-    monkeypatch.setattr("tests.pipeline.test_pipeline_file.ROOT", tmp_path)
-    for name in ("a", "b", "c", "d", "e"):
-        (tmp_path / "pack").mkdir(exist_ok=True)
-        (tmp_path / "pack" / f"{name}.py").write_text("import os\n")
-    (tmp_path / "pack" / "a.py").write_text("from pack import b\ndef f():\n    from pack.c import thing\n")
-    (tmp_path / "pack" / "c.py").write_text("import numpy, pack.d\nimport pack.a\n")
-    assert all_imports("pack/a.py") == {f"pack/{name}.py" for name in "abcd"}
+@pytest.mark.parametrize("stage", EVERY)
+def test_a_stage_depends_on_its_own_file_and_exactly_the_rooms_that_its_imports_reach(stage):
+    besides = {"${dataset}", "constraints.txt"} if stage == "prepare" else set()
+    listed = {dep for dep in EVERY[stage]["deps"] if not is_data(dep)}
+    assert listed == besides | {*rooms_of(ROOT / script(stage))}
+    assert script(stage) in listed and RUN_FROM == ROOT
 
 
 @pytest.mark.parametrize("stage", EVERY)
-def test_a_stage_depends_on_exactly_the_code_it_imports(stage):
-    code = {dep for dep in EVERY[stage]["deps"] if dep not in NOT_CODE and not is_data(dep)}
-    assert code == all_imports(script(stage)) | all_imports(
-        "xcutils/core/processor.py"
-    )  # which `stages` itself imports
+def test_no_stage_depends_on_the_application_or_on_what_is_only_read_by_people(stage):
+    code = [dep for dep in EVERY[stage]["deps"] if not is_data(dep) and dep not in ("${dataset}", "constraints.txt")]
+    assert code and all(inside(dep, ["xcutils", "stages", "unidec"]) for dep in code)
+
+
+@pytest.mark.parametrize("folder", PIPELINES)
+def test_a_pipeline_is_read_on_a_page(folder):
+    assert len((ROOT / folder / "dvc.yaml").read_text(encoding="utf-8").splitlines()) <= LONGEST[folder]
+
+
+def test_what_python_writes_beside_the_code_is_not_looked_at():
+    """Or every room would be found changed once a stage has run."""
+    assert {"__pycache__/", "*.pyc", "/.scratch"} <= {*(ROOT / ".dvcignore").read_text().splitlines()}
 
 
 @pytest.mark.parametrize("stage", EVERY)
@@ -120,10 +107,53 @@ def test_one_word_names_script_stage_section_and_folder(stage):
     assert written and all(inside(path, [home(stage)]) for path in written)
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_the_parameters_are_checked_by_the_code_that_runs(file):
-    stages, top = FILES[file]
-    assert pipeline(Path(file), {}) == (top, {own_name(stage): module(stage).__name__ for stage in sorted(stages)})
+def test_every_pipeline_is_a_row_of_the_table():
+    found = {file.parent.relative_to(ROOT).as_posix() for file in [ROOT / "dvc.yaml", *ROOT.glob("*/dvc.yaml")]}
+    assert {"" if folder == "." else folder for folder in found} == {row.folder for row in TABLE}
+    assert all(row.folder == folder for folder, row in pipelines.PIPELINES.items())
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.folder or "root")
+def test_the_table_has_the_stages_of_the_pipeline_and_the_modules_that_run(row):
+    stages = load_yaml(Path(row.folder, "dvc.yaml"))["stages"]
+    assert list(row.stages.items()) == [(name, shlex.split(facts["cmd"])[2]) for name, facts in stages.items()]
+    assert row.command == ("dvc repro unidec/dvc.yaml" if row.folder else "dvc repro")
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.folder or "root")
+def test_the_table_knows_what_is_trained_and_what_is_searched(row):
+    """`index` builds over the vectors of these stages, `score` searches them, both in this order."""
+    stages = load_yaml(Path(row.folder, "dvc.yaml"))["stages"]
+    folders = [Path(row.folder, "data", name).as_posix() for name in row.searched]
+    for reader in ("index", "score"):
+        words = shlex.split(stages[reader]["cmd"])
+        assert [word for word in words if word in folders] == folders
+    assert row.trains in row.stages and Path(row.folder, "data", row.trains).as_posix() in stages["score"]["deps"]
+    others = {*row.stages} - {*row.searched}
+    assert not any(Path(row.folder, "data", name).as_posix() in stages["index"]["deps"] for name in others)
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.folder or "root")
+def test_the_table_has_the_rows_of_the_metrics(row):
+    score = load_yaml(Path(row.folder, "dvc.yaml"))["stages"]["score"]
+    assert [*score["metrics"][0]] == [row.metrics.as_posix()]
+    found = json.loads((ROOT / row.metrics).read_text(encoding="utf-8"))
+    assert {*row.rows} == {*found} - {"index"} and {*row.absent} <= {*row.rows}
+
+
+@pytest.mark.parametrize("stage", EVERY)
+def test_a_stage_has_parameters_a_cost_and_a_command(stage):
+    found = module(stage)
+    assert fields(found.Params) and callable(found.cost) and found.main.params
+    assert hasattr(found, "network") or own_name(stage) not in (pipeline(stage).trains, "embed")
+
+
+@pytest.mark.parametrize("file, row", [(PARAMS, pipelines.MODULAR), (UNIDEC, pipelines.UNIDEC)])
+def test_a_parameter_file_and_what_a_run_writes_show_their_pipeline(file, row):
+    assert row.params == Path(file) and pipelines.pipeline_of(Path(file)) is row
+    assert pipelines.pipeline_of(ROOT / file) is row
+    for path in (row.metrics, row.data(Path("data")) / "score", ROOT / row.metrics):
+        assert pipelines.writer_of(path) is row, path
 
 
 @pytest.mark.parametrize("stage", UNIFIED)
@@ -140,16 +170,16 @@ def test_every_stage_script_is_in_a_pipeline():
     }
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_sections_of_the_parameters_are_exactly_the_stages(file):
-    tree, (stages, top) = load_yaml(file), FILES[file]
-    assert [name for name, value in tree.items() if isinstance(value, dict)] == [own_name(stage) for stage in stages]
-    assert {name for name, value in tree.items() if not isinstance(value, dict)} == {f.name for f in fields(top)}
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.folder or "root")
+def test_sections_of_the_parameters_are_exactly_the_stages(row):
+    tree = load_yaml(row.params)
+    assert [name for name, value in tree.items() if isinstance(value, dict)] == list(row.stages)
+    assert {name for name, value in tree.items() if not isinstance(value, dict)} == {f.name for f in fields(row.top)}
 
 
 def top_names(stage: str) -> set[str]:
     """What stands above the sections of the stage's parameter file, but for the dataset, which is a dep."""
-    return {field.name for field in fields(FILES[own_file(stage)][1])} - {"dataset"}
+    return {field.name for field in fields(pipeline(stage).top)} - {"dataset"}
 
 
 @pytest.mark.parametrize("stage", EVERY)
@@ -159,12 +189,27 @@ def test_a_stage_follows_its_own_section_and_what_stands_above_the_sections(stag
 
 
 @pytest.mark.parametrize("stage", EVERY)
-def test_a_stage_that_reads_the_top_values_lists_the_ones_it_uses(stage):
+def test_a_stage_lists_the_top_values_it_uses(stage):
+    """Those it takes from `settings.top`, under this name or shorter."""
     tree = ast.parse((ROOT / script(stage)).read_text(encoding="utf-8"))
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "load_top"]
-    names = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
-    used = {name for name in top_names(stage) if any(found.endswith(f".{name}") for found in names)}
-    assert (used if calls else set()) == set(followed(stage)[own_file(stage)]) & top_names(stage)
+    taken = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    used = {node.attr for node in taken if ast.unparse(node.value).split(".")[-1] == "top"}
+    assert used == {*followed(stage)[own_file(stage)]} & top_names(stage)
+    assert used <= top_names(stage)
+
+
+@pytest.mark.parametrize("stage", EVERY)
+def test_a_stage_reads_its_own_section_of_the_parameters_alone(stage):
+    """The others, which it needs for its cost, it sees as `settings.values`."""
+    tree = ast.parse((ROOT / script(stage)).read_text(encoding="utf-8"))
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    asked = [node.args for node in calls if ast.unparse(node.func) == "settings.section"]
+    assert [ast.literal_eval(args[0]) for args in asked] == [own_name(stage)]
+    values = [
+        node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and ast.unparse(node) == "settings.values"
+    ]
+    costs = [node for node in calls if ast.unparse(node.func) == "costs.announce"]
+    assert len(values) == sum(value in ast.walk(call) for call in costs for value in values)
 
 
 def test_k_is_a_parameter_of_cluster_alone():

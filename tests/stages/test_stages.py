@@ -4,6 +4,7 @@ import csv
 import importlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,10 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from stages.cluster import Params as ClusterParams
 from stages.cluster import head_labels, share_vectors
-from stages.score import final_rankings, load_split, single_rankings, without
+from stages.score import encoder_rankings
 from testing.tiny import (
     DATASET,
     EVERY,
@@ -42,18 +44,19 @@ from testing.tiny import (
 )
 from xcutils.core import artifacts
 from xcutils.core.ragged import to_strings
-from xcutils.model.encoders import encode
-from xcutils.model.stored import load_encoder
+from xcutils.model.encoders import encode, load_encoder
 from xcutils.rank import bm25
 from xcutils.rank.assembly import choosing_predictor, final_predictor
 from xcutils.rank.fusion import Fusion, rank
-from xcutils.search.metrics import evaluate
+from xcutils.rank.scoring import final_rankings, load_split
+from xcutils.search.metrics import evaluate, without
 from xcutils.search.propensity import inverse_propensities
 
 pytestmark = pytest.mark.stage
 
 FITS = ("choose", "final")
 L, K, DIMS = len(LABELS), SETTINGS["K"], 16
+CPU = torch.device("cpu")
 ROWS = ["BM25", "zero-shot", "encoder-no-aux", "encoder", "classifier", "memory", "fused"]
 KEYS = [f"{name}@{k}" for name in ("P", "N", "PSP", "PSN") for k in (1, 3, 5)]
 KEYS += ["R@10", "R@100", *(f"C@{k}" for k in (1, 3, 5))]
@@ -278,41 +281,42 @@ def test_fused_is_never_below_a_part_of_it_on_validation(tiny_run, data):
     train = data / "prepare" / "train"
     inverse = inverse_propensities(train, data / "prepare" / "labels")
     split = load_split(train, L, np.flatnonzero(artifacts.load_array(train, "is_validation")))
-    predictor = choosing_predictor(data / "prepare", [data / "augment", data / "classifier"], settings)
-    shortlist, _ = predictor.pairs(split.tokens)
+    searched = [data / "augment", data / "classifier"]
+    predictor = choosing_predictor(data / "prepare", searched, settings, inverse, CPU)
+    shortlist, _ = predictor.pairs(predictor.embed(split.tokens))
     kept = split.excluded.toarray()[shortlist.rows, shortlist.labels] == 0
 
-    def goal(weights: Fusion) -> float:
+    def worth(weights: Fusion) -> float:
         scores = weights.scores(shortlist)[kept]
         ranking, _ = rank(shortlist.rows[kept], shortlist.labels[kept], scores, shortlist.count, 5)
         figures = evaluate(ranking, split.truth, inverse)
         return (1 - tail) * figures["N@5"] + tail * figures["PSN@5"]
 
     parts = [Fusion(), Fusion(classifier=0.0, similarity=1.0), Fusion(classifier=0.0, memory=1.0)]
-    assert goal(fusion) >= max(goal(part) for part in parts) - 1e-9
+    assert worth(fusion) >= max(worth(part) for part in parts) - 1e-9
 
 
 def test_excluded_pairs_never_appear_though_they_would_be_found(tiny_run, data):
     fusion, settings = scores_settings(tiny_run)
-    test = load_split(data / "prepare" / "test", L)
-    predictor = final_predictor(data / "prepare", [data / "augment", data / "classifier"], data / "index", settings)
-    encoder = load_encoder(data / "encoder" / "final")
-    searched = single_rankings(
-        test, {"encoder": (encoder, artifacts.load_array(data / "augment" / "final", "labels"))}, L
+    prepare, test = data / "prepare", load_split(data / "prepare" / "test", L)
+    inverse = inverse_propensities(prepare / "train", prepare / "labels")
+    predictor = final_predictor(
+        prepare, [data / "augment", data / "classifier"], data / "index", settings, inverse, CPU
     )
-    searched["BM25"] = bm25.search(test.tokens, artifacts.load_ragged(data / "prepare" / "labels", "tokens"), L)[0]
+    searched = encoder_rankings(test, prepare, data / "embed", data / "encoder", data / "augment", CPU)
+    searched["BM25"] = bm25.search(test.tokens, artifacts.load_ragged(prepare / "labels", "tokens"), L)[0]
     searched = {name: without(ranking, test.excluded) for name, ranking in searched.items()}
-    rankings = final_rankings(predictor, fusion, test) | searched
+    rankings, recalls = final_rankings(predictor, fusion, test)
+    rankings |= searched
     rankings.pop("similarity")  # no row of its own: M1's encoder searched exactly is
+    assert sorted(rankings) == sorted(ROWS)
     unfiltered, _ = predictor.predict(test.tokens, fusion, L)
     docs, labels = test.excluded.nonzero()
     assert len(docs) == 2 * RECIPROCAL
     assert all(label in unfiltered[doc] for doc, label in zip(docs, labels))
     assert any(label in unfiltered[doc, :5] for doc, label in zip(docs, labels))
-    metrics, inverse = (
-        load_metrics(tiny_run),
-        inverse_propensities(data / "prepare" / "train", data / "prepare" / "labels"),
-    )
+    metrics = load_metrics(tiny_run)
+    assert {f"recall@100 {name}": value for name, value in recalls.items()} == metrics["index"]
     for name, ranking in rankings.items():
         assert not any(label in ranking[doc] for doc, label in zip(docs, labels)), name
         found = [row[row >= 0].tolist() for row in ranking]
@@ -351,8 +355,10 @@ def test_every_plot_finds_its_columns(tiny_run, unidec_run, folder):
                 assert {facts["x"], *([wanted] if isinstance(wanted, str) else wanted)} <= set(columns), name
 
 
-def test_a_second_run_gives_the_same_bytes(tiny_run, tiny_model, tmp_path):
-    run_stages(make_project(tmp_path, **small_checkpoint(tiny_model)))
+def test_a_second_run_says_first_what_each_stage_will_take_and_gives_the_same_bytes(tiny_run, tiny_model, tmp_path):
+    said = run_stages(make_project(tmp_path, **small_checkpoint(tiny_model)))
+    for stage in list(STAGES)[1:]:  # `prepare` knows no sizes before it has read the data
+        assert re.fullmatch(rf"{stage}: about 0\.\d\d GB and \d+ s \(.+ \d\.\d\d GB, .+\)", said[stage].splitlines()[0])
     for file in [Path("metrics.json"), *(path.relative_to(tiny_run) for path in tiny_run.rglob("manifest.json"))]:
         assert (tmp_path / file).read_bytes() == (tiny_run / file).read_bytes(), file
 
@@ -530,15 +536,15 @@ def test_without_refit_the_models_that_chose_are_used(change):
 
 # --- what goes wrong --------------------------------------------------------------------------------------------------
 
-READS = [(stage, dep) for stage in EVERY for dep in EVERY[stage]["deps"] if "data" in Path(dep).parts]
-READS.remove(("cluster", "data/prepare/train"))  # looked at for centroids only
+WRITTEN = {home(stage) for stage in EVERY}
+READS = [(stage, dep) for stage in EVERY for dep in EVERY[stage]["deps"] if {Path(dep), *Path(dep).parents} & WRITTEN]
 
 
 @pytest.mark.parametrize("stage, dep", READS)
 def test_an_unfinished_input_is_refused_and_no_output_is_left(tiny_run, unidec_run, tiny_model, tmp_path, stage, dep):
     base = tiny_run if stage in STAGES else unidec_run
     folder, _ = branch(base, tmp_path / "branch", stage, **small_checkpoint(tiny_model))
-    linked = next(place for place in map(home, EVERY) if Path(dep).is_relative_to(place))
+    linked = next(place for place in WRITTEN if Path(dep).is_relative_to(place))
     (folder / linked).unlink()  # the link that stands for the input's stage becomes a copy that can be damaged
     shutil.copytree(base / linked, folder / linked)
     (folder / dep / "manifest.json").unlink()
@@ -558,10 +564,15 @@ def assert_nothing_left(folder: Path, stage: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "stage, name", [("embed", "encode_sets"), ("augment", "encode_sets"), ("index", "build_graph")]
+    "stage, owner, name",
+    [
+        ("embed", "stages.embed", "encode_sets"),
+        ("augment", "stages.augment", "encode_sets"),
+        ("index", "xcutils.search.hnsw", "build_graph"),
+    ],
 )
-def test_a_stage_that_fails_half_way_leaves_no_output(tiny_run, tiny_model, tmp_path, monkeypatch, stage, name):
-    module = importlib.import_module(f"stages.{stage}")
+def test_a_stage_that_fails_half_way_leaves_no_output(tiny_run, tiny_model, tmp_path, monkeypatch, stage, owner, name):
+    module = importlib.import_module(owner)
     works, calls = getattr(module, name), []
 
     def fails_later(*args, **kwargs):

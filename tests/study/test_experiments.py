@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -108,13 +109,25 @@ except KeyboardInterrupt:
 """
     fake_dvc(tmp_path, monkeypatch, code)
 
-    def interrupt() -> None:
+    def wait_until_ready() -> None:
         while not (tmp_path / "ready").exists():
             time.sleep(0.05)
+
+    def interrupt() -> None:
+        wait_until_ready()
         os.kill(os.getpid(), signal.SIGINT)
 
+    class Process(subprocess.Popen):
+        """Its time begins when it is ready."""
+
+        def wait(self, timeout: float | None = None) -> int:
+            if how == "too long":
+                wait_until_ready()
+            return super().wait(timeout)
+
+    monkeypatch.setattr(subprocess, "Popen", Process)
     if how == "Ctrl-C":
         threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(UserError if how == "too long" else KeyboardInterrupt):
-        experiments.dvc("exp", "run", minutes=8 / 60 if how == "too long" else None)
+        experiments.dvc("exp", "run", minutes=0.1 / 60 if how == "too long" else None)
     assert (tmp_path / "ended").exists()

@@ -190,7 +190,9 @@ def load_manifest(folder: Path) -> dict:
 def check(folder: Path) -> Path:
     """The folder, after its manifest and the size and content of each file were found right."""
     folder = Path(folder)
-    manifest, known, fresh = load_manifest(folder), None, {}
+    manifest = load_manifest(folder)
+    known: dict | None = None
+    fresh: dict[str, list] = {}
     for path in folder.rglob("*"):
         name = path.relative_to(folder).as_posix()
         if path.is_file() and name not in manifest["files"] and name != MANIFEST:
@@ -210,7 +212,7 @@ def check(folder: Path) -> Path:
         if sha256(path) != facts["sha256"]:
             raise UserError(f"{path} is damaged (its content is not what was written): {remedy(path)}.")
     if fresh:
-        _save_verified({**known, **fresh})
+        _save_verified({**(known or {}), **fresh})
     return folder
 
 

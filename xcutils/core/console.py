@@ -4,7 +4,7 @@ import functools
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from pathlib import Path
 from typing import TypeVar
 
@@ -49,7 +49,7 @@ def params_file(function: Callable) -> Callable:
 
 def progress(items: Iterable[T], name: str, total: int | None = None, unit: str = "it") -> Iterator[T]:
     """The items, with a bar (rate, time left) on a terminal and a quiet line now and then elsewhere."""
-    total = len(items) if total is None and hasattr(items, "__len__") else total
+    total = len(items) if total is None and isinstance(items, Sized) else total
     if sys.stderr.isatty():
         from tqdm import tqdm
 

@@ -54,7 +54,7 @@ def check_all(tree: dict, where: str, top: type, kinds: dict[str, type]) -> Para
     top    what stands above the sections
     kinds  section -> the dataclass of its values
     """
-    above = check(top, {name: v for name, v in tree.items() if not isinstance(v, dict)}, where)
+    above: Any = check(top, {name: v for name, v in tree.items() if not isinstance(v, dict)}, where)
     for section in tree:
         if isinstance(tree[section], dict) and section not in kinds:
             raise UserError(f"{where}: there is no stage '{section}': remove this section or correct its name.")
@@ -135,6 +135,7 @@ def _convert(given: Any, hint: Any, where: str) -> Any:
 
 def _scalar(given: Any, hint: type, where: str) -> Any:
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    made: Any
     try:
         if hint is bool or isinstance(given, bool):
             made = given if hint is bool and isinstance(given, bool) else None

@@ -10,7 +10,7 @@ from pathlib import Path
 from xcutils.core.params import value
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Top:
     """The values that stand above the sections of params.yaml."""
 
@@ -19,7 +19,7 @@ class Top:
     seed: int = value(low=0, high=2**31 - 1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class UnifiedTop:
     """The values that stand above the sections of unidec/params.yaml."""
 

@@ -31,7 +31,7 @@ def start(seed: int = 0) -> torch.device:
         torch.set_num_threads(int(threads))
     _keep_freed_memory()
     torch.set_deterministic_debug_mode("warn")  # two threads must not add in the order they arrive
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010 a property that has no type
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)  # for libraries that draw from the global generator; ours take a generator
     return device()

@@ -10,7 +10,7 @@ import os
 import shutil
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from xcutils.core.errors import UserError
 try:
     import fcntl
 except ImportError:  # Windows: two runs of one stage at a time are not told apart
-    fcntl = None
+    fcntl = None  # type: ignore[assignment]
 
 KEPT = 2  # snapshots kept: the newest may be the one a power cut has hurt
 SHARE = 0.05  # of the time that writing snapshots may take
@@ -125,10 +125,11 @@ class Snapshots:
 
     def __init__(self, folder: Path, say: Callable[[str], None] = lambda text: None, pause: float | None = None):
         self.folder, self.say, self.pause = Path(folder), say, pause
-        self.cost, self.last = None, time.monotonic()
+        self.cost: float | None = None
+        self.last = time.monotonic()
         self.newest: Path | None = None  # the newest good one
 
-    def load(self) -> tuple[dict[str, np.ndarray], dict] | None:
+    def load(self) -> tuple[Mapping[str, np.ndarray], dict] | None:
         """(arrays, facts) of the newest whole snapshot; a damaged one is passed over and said so."""
         for folder in sorted(self.folder.glob("[0-9]*"), reverse=True):
             try:
@@ -165,7 +166,7 @@ class Snapshots:
             self.say(f"the work goes on without a new snapshot: {error}")
         self.last = time.monotonic()
         self.cost = self.last - begin
-        Snapshots.spent += self.cost
+        Snapshots.spent += self.last - begin
 
 
 def _allocate(path: Path, size: int) -> None:
@@ -201,7 +202,7 @@ class Rows:
             file.write(f"{start} {stop} {self._sum(start, stop)}\n")
 
     def _sum(self, start: int, stop: int) -> int:
-        return zlib.crc32(np.ascontiguousarray(self.array[start:stop]))
+        return zlib.crc32(np.ascontiguousarray(self.array[start:stop]).data)
 
     def _known(self) -> dict[tuple[int, int], int]:
         """The chunks in the journal; a line that was not written whole is none."""

@@ -66,7 +66,7 @@ def _load(path: Path, given: dict | None) -> Dataset:
         return read_tables({"train": path}, says)
     form = says.format or _form(path)
     if form == "hpo":
-        return read_hpo(*package_files(says.package, path / DESCRIPTION), name=says.name)
+        return read_hpo(*package_files(str(says.package), path / DESCRIPTION), name=says.name)
     if form == "table":
         parts = find_parts(path)
         if "train" not in parts:

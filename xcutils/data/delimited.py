@@ -71,6 +71,7 @@ def records(path: Path, form: str, report: Skips, header: bool) -> Iterator[tupl
     width = rows = odd = odd_line = odd_width = 0
     while True:
         feed.start()
+        cells: list[str] | None
         try:
             cells = next(reader)
         except StopIteration:

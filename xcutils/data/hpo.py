@@ -101,7 +101,8 @@ def _read_annotations(path: Path) -> tuple[dict[str, str], dict[str, set[str]]]:
 
     A few diseases have several names: the one on most rows holds, the first of the alphabet if two are on as many.
     """
-    names, terms_of = defaultdict(Counter), defaultdict(set)
+    names: dict[str, Counter[str]] = defaultdict(Counter)
+    terms_of: dict[str, set[str]] = defaultdict(set)
     for where, row in _annotation_rows(path):
         if row["aspect"] != "P" or row["qualifier"] == "NOT":
             continue

@@ -73,7 +73,8 @@ def read_tables(parts: dict[str, Path], says: Description) -> Dataset:
         test = read_docs(parts["test"], says, codes, is_open, report, prefix="test-")
     else:
         train, test = split_test(train)
-    label_ids, skipped = list(codes), {}
+    label_ids = list(codes)
+    skipped: dict[str, int] = {}
     if is_open:
         train, test, label_ids, skipped = _known_labels(train, test, label_ids)
     texts = [label_texts.get(id, id) for id in label_ids]
@@ -278,7 +279,9 @@ def rows_of(path: Path, choose: Callable, report: Skips, header: bool) -> Iterat
     form = form_of(path)
     if form == "parquet":
         return parquet_rows(path, choose, report)
-    return _json_rows(path, choose, report) if form == "jsonl" else _delimited_rows(path, form, choose, report, header)
+    if form == "jsonl":
+        return _json_rows(path, choose, report)
+    return _delimited_rows(path, str(form), choose, report, header)
 
 
 def _delimited_rows(path: Path, form: str, choose: Callable, report: Skips, header: bool) -> Iterator[Row]:

@@ -33,21 +33,22 @@ def read_xc(folder: Path, name: str) -> Dataset:
     report = Skips()
     text_of = _title if "title" in name.lower() else _title_and_content
     label_ids, label_texts = _read_labels(paths["labels"], text_of, report)
-    corpora, filters = {}, {}
+    corpora: dict[str, Corpus] = {}
+    filters: dict[str, np.ndarray | None] = {}
     for split in ("train", "test"):
         docs = _read_docs(paths[split], text_of, len(label_ids), report)
         corpora[split] = docs.corpus()
         filters[split] = read_filter(folder, split, docs.row_to_doc, len(label_ids), report)
-    if filters["train"] is None or filters["test"] is None:
-        built = filter_pairs(corpora["train"], corpora["test"].ids, label_ids)
-        filters = {split: made if filters[split] is None else filters[split] for split, made in built.items()}
+    pairs = {split: found for split, found in filters.items() if found is not None}
+    if len(pairs) < len(filters):
+        pairs = filter_pairs(corpora["train"], corpora["test"].ids, label_ids) | pairs
     return Dataset(
         name,
         **corpora,
         label_ids=label_ids,
         label_texts=label_texts,
-        train_filter=filters["train"],
-        test_filter=filters["test"],
+        train_filter=pairs["train"],
+        test_filter=pairs["test"],
         skipped=dict(report.reasons),
         report=report,
     )

@@ -40,7 +40,7 @@ def read_xc_text(folder: Path, name: str) -> Dataset:
         if given:
             raise UserError(f"{folder / given[0]} counts in a split that is not given: add {', '.join(FILES['test'])}.")
         corpora["train"], corpora["test"] = split_test(corpora["train"])
-    pairs = {split: no_pairs() if filters.get(split) is None else filters[split] for split in FILES}
+    pairs = {split: no_pairs() if (found := filters.get(split)) is None else found for split in FILES}
     return Dataset(
         name,
         **corpora,
@@ -119,7 +119,7 @@ def _check_header(path: Path, line: Line | None, n_labels: int, labels: Path) ->
 def _targets(line: Line, n_labels: int, path: Path) -> list[int]:
     """The labels of a line of `label:value` cells, those with a value of 0 or less left out."""
     targets = []
-    for cell in line.text.split():
+    for cell in (line.text or "").split():
         label, _, value = cell.partition(":")
         try:
             target, is_relevant = int(label) if label.isdecimal() else -1, float(value) > 0

@@ -1,6 +1,6 @@
 """Bag of embeddings: a weighted sum of token and hashed n-gram vectors, from a pretrained token table [Astec]."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -103,7 +103,8 @@ def idf_weights(parts: Iterable[Ragged], rows: int) -> Tensor:
 
     parts  the features of some texts each, so that those of all need not stand in memory together
     """
-    count, frequency = 0, np.zeros(rows, dtype=np.int64)
+    count = 0
+    frequency: np.ndarray = np.zeros(rows, dtype=np.int64)
     for features in parts:
         seen = np.unique(features.row_ids() * np.int64(rows) + features.values) % rows
         count, frequency = count + len(features), frequency + np.bincount(seen, minlength=rows)
@@ -147,6 +148,6 @@ class BagNetwork(Network):
     def prepared(self, texts: float, tokens: float) -> float:
         return FLOAT * self.features(texts, tokens) + LONG * texts
 
-    def start(self, sets: list[tuple[float, float]]) -> list[Part]:
+    def start(self, sets: Sequence[tuple[float, float]]) -> list[Part]:
         counted = max(min(1, COUNTED / max(1, texts)) * self.features(texts, tokens) for texts, tokens in sets)
         return [Part("n-grams of some texts", 10 * LONG * counted, self.fewer_ngrams)]

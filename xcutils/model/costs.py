@@ -1,6 +1,7 @@
 """What an encoder takes: memory and work of a training step and of a pass. Each kind states its own beside its code."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -61,7 +62,7 @@ class Network(ABC):
         """Bytes of that many texts as the encoder reads them, kept while it trains; 0 where these are the tokens."""
         return 0.0
 
-    def start(self, sets: list[tuple[float, float]]) -> list[Part]:
+    def start(self, sets: Sequence[tuple[float, float]]) -> list[Part]:
         """What it holds while it is built, besides its weights; sets of (texts, tokens) it looks at."""
         return []
 

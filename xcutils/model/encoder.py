@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from xcutils.core.ragged import Ragged
 from xcutils.model.rows import RowTable
 
-if TYPE_CHECKING:
-    from typing import Self
+T = TypeVar("T")
 
 
 class Texts(Protocol):
@@ -20,7 +19,7 @@ class Texts(Protocol):
 
     def __len__(self) -> int: ...
 
-    def take(self, rows: np.ndarray) -> Self:
+    def take(self: T, rows: np.ndarray) -> T:
         """The named texts, in the order given."""
 
 

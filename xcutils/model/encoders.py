@@ -33,7 +33,7 @@ COMPOSED: dict[str, Any] = {"two-heads": TwoHeads, "beside-pretrained": BesidePr
 CHUNK = 4096  # texts in one pass
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Architecture:
     """The parameters of an encoder."""
 
@@ -107,7 +107,8 @@ class InMemory:
     """Rows that are filled chunk by chunk; scratch.Rows is its like for work that may be interrupted."""
 
     def __init__(self, name: str, shape: tuple[int, int]):
-        self.array, self.done = np.zeros(shape, dtype=np.float32), set()
+        self.array = np.zeros(shape, dtype=np.float32)
+        self.done: set[tuple[int, int]] = set()
 
     def fill(self, start: int, stop: int, rows: np.ndarray) -> None:
         self.array[start:stop] = rows

@@ -30,15 +30,15 @@ ODD, SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(29)  # multiplicative hash
 def build_pretrained(facts: dict, special: dict) -> Transformer:
     """The encoder that `embed` worked with.
 
-    facts    embed.json: checkpoint, pooling, layers, sha256
+    facts    embed.json: checkpoint, pooling, sha256
     special  the tokenizer's special tokens
     """
-    own = {name: value for name, value in facts.items() if name != "sha256"}
     if fingerprint(facts["checkpoint"]) != facts["sha256"]:
         raise UserError(
             f"{facts['checkpoint']} has changed since its embeddings were made: run `dvc repro --force embed`."
         )
-    return build_transformer(**own, special=special, dropout=0.0).to(runtime.device()).eval()
+    made = build_transformer(facts["checkpoint"], special, pooling=facts["pooling"], layers=0, dropout=0.0)
+    return made.to(runtime.device()).eval()
 
 
 def text_keys(tokens: Ragged) -> np.ndarray:

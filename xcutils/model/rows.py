@@ -74,16 +74,22 @@ class RowTable:
             for ids, gradient in used:
                 total.add_(gradient) if ids is None else total.index_add_(0, ids, gradient)
             return None, total
-        ids, place = torch.cat([ids for ids, _ in used]).unique(return_inverse=True)
+        ids, place = torch.cat([ids for ids, _ in used if ids is not None]).unique(return_inverse=True)
         total = torch.zeros((len(ids), *self.values.shape[1:]), dtype=self.values.dtype, device=self.values.device)
         return ids, total.index_add_(0, place, torch.cat([gradient for _, gradient in used]))
 
+    def _moments(self, second: bool) -> tuple[Tensor, Tensor]:
+        """The moments, made at the first step."""
+        if self.first is None or self.second is None:
+            self.first = torch.zeros_like(self.values)
+            self.second = torch.zeros_like(self.values) if second else self.values.new_zeros(0)
+        return self.first, self.second
+
     def _adam(self, ids: Tensor | None, gradient: Tensor, lr: float) -> None:
         beta1, beta2 = self.betas
-        if self.first is None:
-            self.first, self.second = torch.zeros_like(self.values), torch.zeros_like(self.values)
-        first = self.first if ids is None else self.first[ids]
-        second = self.second if ids is None else self.second[ids]
+        all_first, all_second = self._moments(second=True)
+        first = all_first if ids is None else all_first[ids]
+        second = all_second if ids is None else all_second[ids]
         first.lerp_(gradient, 1 - beta1)
         second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         size = lr * (1 - beta2**self.steps) ** 0.5 / (1 - beta1**self.steps)
@@ -91,26 +97,25 @@ class RowTable:
         if ids is None:
             self.values.add_(change)
             return
-        self.first[ids] = first
-        self.second[ids] = second
+        all_first[ids] = first
+        all_second[ids] = second
         self.values.index_add_(0, ids, change)
 
     def _sgd(self, ids: Tensor | None, gradient: Tensor, lr: float) -> None:
         rows = self.values if ids is None else self.values[ids]
         gradient = gradient.add(rows, alpha=self.weight_decay) if self.weight_decay else gradient
-        if self.first is None:
-            self.first, self.second = torch.zeros_like(self.values), self.values.new_zeros(0)
-        first = self.first if ids is None else self.first[ids]
-        first.mul_(self.momentum).add_(gradient)
+        all_first, _ = self._moments(second=False)
+        first = all_first if ids is None else all_first[ids]
+        first.mul_(self.momentum or 0.0).add_(gradient)
         if ids is None:
             self.values.add_(first, alpha=-lr)
             return
-        self.first[ids] = first
+        all_first[ids] = first
         self.values.index_add_(0, ids, first, alpha=-lr)
 
     def state(self) -> dict[str, Tensor]:
         """The moments and the step count, as they are now; nothing before the first step."""
-        if self.first is None:
+        if self.first is None or self.second is None:
             return {}
         return {"first": self.first, "second": self.second, "steps": torch.tensor(self.steps)}
 

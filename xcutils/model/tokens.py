@@ -41,7 +41,8 @@ def special_ids(tokenizer: Tokenizer) -> dict[str, int]:
 
 def tokenize(tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int) -> Ragged:
     """Rows of int32 token ids, at most max_tokens - 2 each: room for the two special tokens; a row may be empty."""
-    values, lengths = [np.zeros(0, dtype=np.int32)], np.zeros(len(texts), dtype=np.int64)
+    values: list[np.ndarray] = [np.zeros(0, dtype=np.int32)]
+    lengths = np.zeros(len(texts), dtype=np.int64)
     for first in range(0, len(texts), CHUNK):
         encoded = tokenizer.encode_batch_fast(list(texts[first : first + CHUNK]), add_special_tokens=False)
         rows = [np.array(encoding.ids[: max_tokens - 2], dtype=np.int32) for encoding in encoded]

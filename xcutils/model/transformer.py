@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from xcutils.model.padding import PADDED, by_length
 class Transformer(Encoder):
     """A Hugging Face encoder with mean or CLS pooling."""
 
-    def __init__(self, model: nn.Module, *, pooling: str, cls: int, sep: int):
+    def __init__(self, model: Any, *, pooling: str, cls: int, sep: int):
         super().__init__()
         self.model, self.pooling, self.cls, self.sep = model, pooling, cls, sep
         self.dim, self.tables = model.config.hidden_size, []
@@ -100,7 +101,7 @@ def build_transformer(checkpoint: str, special: dict, *, pooling: str, layers: i
     return Transformer(model, pooling=pooling, cls=special["cls"], sep=special["sep"]).train()
 
 
-def _keep_layers(model: nn.Module, layers: int, checkpoint: str) -> None:
+def _keep_layers(model: Any, layers: int, checkpoint: str) -> None:
     for part in model.modules():
         stack = getattr(part, "layer", None)
         if isinstance(stack, nn.ModuleList):

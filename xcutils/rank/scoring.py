@@ -25,7 +25,7 @@ RECALLED = 1000  # documents on which the index is compared with exact search
 BINS = ("head", "torso", "tail")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ScoreParams:
     """How the searches' answers are put together."""
 
@@ -103,7 +103,8 @@ def final_rankings(
     predictor: Predictor, fusion: Fusion, split: Split
 ) -> tuple[dict[str, np.ndarray], dict[str, float]]:
     """(row -> ranking (Q, DEPTH) of every search and of the fusion, the index's recall), each document encoded once."""
-    parts, recalls = [], {}
+    parts: list[dict[str, np.ndarray]] = []
+    recalls: dict[str, float] = {}
     for start in range(0, len(split.tokens), CHUNK):
         part = split.part(start)
         queries = predictor.embed(part.tokens)

@@ -14,7 +14,8 @@ import contextlib
 import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -29,6 +30,9 @@ CHUNK = 4096  # rows per step of a scan over all vectors
 SCORES = 1 << 24  # scores held at a time by k-means: 64 MB
 
 
+Counts = TypeVar("Counts", int, np.ndarray)
+
+
 class _Search(NamedTuple):
     """What every 2-means of one run shares."""
 
@@ -37,7 +41,8 @@ class _Search(NamedTuple):
     max_iterations: int
 
 
-class _Node(NamedTuple):
+@dataclass(frozen=True)
+class _Node:
     """A node of the tree: points `ids`, ascending, to become clusters first .. first + count - 1."""
 
     ids: np.ndarray
@@ -392,7 +397,7 @@ def _lowest(scores: np.ndarray, counts: np.ndarray) -> np.ndarray:
     return lowest
 
 
-def _shares(counts: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _shares(counts: Counts, sizes: Counts) -> tuple[Counts, Counts]:
     """Return clusters and points of a node's first part.
 
     The points are the clusters' share rounded down, so that a node of q * count to (q + 1) * count points has two parts
@@ -404,7 +409,7 @@ def _shares(counts: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 def _hash(*keys: int | np.ndarray) -> np.ndarray:
     """Return uint64 random bits that depend on all keys, which are broadcast (splitmix64 steps)."""
-    bits = np.zeros(1, dtype=np.uint64)
+    bits: np.ndarray = np.zeros(1, dtype=np.uint64)
     for key in keys:
         bits = bits ^ (np.uint64(key % (1 << 64)) if isinstance(key, int) else key.astype(np.uint64))
         bits = bits + np.uint64(0x9E3779B97F4A7C15)

@@ -23,7 +23,7 @@ from xcutils.search.metrics import evaluate, goal, most_per_row, without
 from xcutils.train.training import Optimisers, Outcome, Plan, train
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Trained:
     """The parameters of every stage that trains."""
 
@@ -34,7 +34,7 @@ class Trained:
     warmup: int = value(low=0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Clustered(Trained):
     """The parameters of stages whose batches are clusters of documents that grow [NGAME]."""
 

@@ -247,7 +247,8 @@ class _Softmax(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, labels, rows, columns, shares, tau, decoupled):
-        positive, kept = torch.empty_like(shares), None
+        positive = torch.empty_like(shares)
+        kept: Tensor | None = None
         rest = torch.full((len(x),), -torch.inf, dtype=x.dtype, device=x.device)
         for chunk in _chunks(len(x), len(labels), rows, columns):
             kept = chunk.scores(x, labels, tau)
@@ -255,8 +256,8 @@ class _Softmax(torch.autograd.Function):
             if decoupled:
                 kept[chunk.rows, chunk.columns] = -torch.inf
             rest = torch.logaddexp(rest, _softmax(kept))
-        if len(labels) == 0 or len(kept.T) < len(labels):
-            kept = None
+        if kept is not None and kept.shape[1] < len(labels):
+            kept = None  # of several chunks the last alone is at hand
         gap = rest[rows] - positive
         pull = torch.sigmoid(gap) * shares if decoupled else shares
         ctx.save_for_backward(x, labels, rows, columns, kept, rest, pull)
@@ -343,8 +344,9 @@ def _supcon(pairs: Pairs, *, tau: float) -> Tensor:
 
 def _infonce(pairs: Pairs, *, tau: float) -> Tensor:
     """SupCon of the drawn positives alone: a document's other positives count as negatives [DPR]."""
-    rows, place = torch.nonzero(pairs.drawn >= 0, as_tuple=True)
-    return supcon(pairs.x, pairs.labels, rows, pairs.drawn[rows, place], tau=tau)
+    drawn = _given(pairs.drawn)
+    rows, place = torch.nonzero(drawn >= 0, as_tuple=True)
+    return supcon(pairs.x, pairs.labels, rows, drawn[rows, place], tau=tau)
 
 
 def _bce(pairs: Pairs, *, tau: float, formed: int | None = FORMED) -> Tensor:
@@ -353,20 +355,21 @@ def _bce(pairs: Pairs, *, tau: float, formed: int | None = FORMED) -> Tensor:
 
 def _pairwise(pairs: Pairs, *, tau: float) -> Tensor:
     scores = pairs.x @ pairs.labels.T
-    negative = scores.gather(1, pairs.mined.clamp(min=0)).masked_fill(pairs.mined < 0, -torch.inf)
-    return pairwise(_drawn(scores, pairs), negative, tau=tau)
+    return pairwise(_at(scores, pairs.drawn, torch.inf), _at(scores, pairs.mined, -torch.inf), tau=tau)
 
 
 def _contrastive(pairs: Pairs, *, contrast: float, slope: float, negatives: int) -> Tensor:
     scores = pairs.x @ pairs.labels.T
-    return contrastive(scores, pairs.is_positive(), _drawn(scores, pairs), contrast=contrast, slope=slope, k=negatives)
+    return contrastive(
+        scores, pairs.is_positive(), _at(scores, pairs.drawn, torch.inf), contrast=contrast, slope=slope, k=negatives
+    )
 
 
 def _triplet(pairs: Pairs, *, margin: float, positives: int, negatives: int, weighting: float) -> Tensor:
     """Of the drawn positives, or where none were drawn of so many hardest ones."""
     scores, is_positive, soft = pairs.x @ pairs.labels.T, pairs.is_positive(), None
     if pairs.drawn is not None:
-        positive = _drawn(scores, pairs)
+        positive = _at(scores, pairs.drawn, torch.inf)
     else:
         positive, places = hardest_positives(scores, is_positive, positives)
         if pairs.weights is not None:
@@ -376,9 +379,17 @@ def _triplet(pairs: Pairs, *, margin: float, positives: int, negatives: int, wei
     return triplet(scores, is_positive, positive, soft, margin=margin, k=negatives, tau=weighting)
 
 
-def _drawn(scores: Tensor, pairs: Pairs) -> Tensor:
-    """(B, S): the scores of the drawn positives, +inf where there are fewer."""
-    return scores.gather(1, pairs.drawn.clamp(min=0)).masked_fill(pairs.drawn < 0, torch.inf)
+def _at(scores: Tensor, columns: Tensor | None, missing: float) -> Tensor:
+    """(B, S): the scores at these columns, `missing` where a column is -1."""
+    columns = _given(columns)
+    return scores.gather(1, columns.clamp(min=0)).masked_fill(columns < 0, missing)
+
+
+def _given(columns: Tensor | None) -> Tensor:
+    """The columns, which a loss of drawn positives or mined negatives cannot do without."""
+    if columns is None:
+        raise ValueError("this loss needs positives drawn, or negatives mined, for each document of the batch")
+    return columns
 
 
 LOSSES = {

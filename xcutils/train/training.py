@@ -269,6 +269,7 @@ class _Run:
 
     def snapshot(self) -> None:
         """Write all that training depends on, unless the weights are already beyond use."""
+        assert self.snapshots is not None
         if not all(bool(torch.isfinite(t).all()) for t in self.weights().values() if t.is_floating_point()):
             raise self._diverged("the weights are", "", 1.0)
         arrays = {name: tensor.detach().cpu().numpy() for name, tensor in self._tensors().items()}
@@ -282,7 +283,7 @@ class _Run:
     def resume(self) -> None:
         """Go on from the newest whole snapshot, if there is one."""
         found = None if self.snapshots is None else self.snapshots.load()
-        if found is None:
+        if found is None or self.snapshots is None:
             return
         arrays, facts = found
         parts: dict[str, dict[str, Tensor]] = {}
