@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
-from longtail import sizes
+from longtail import files, sizes
 from stages import parameters
 from xcutils.core import runtime
 from xcutils.core.costs import Estimate, Host, Sizes, duration, gigabytes, this_host
@@ -45,8 +45,9 @@ def report(pipeline: Pipeline, path: Path | None, like: str | None, changes: Seq
     """
     device = runtime.start()
     by_file = changes_by_file(changes, [MODULAR.params, pipeline.params])
-    first = parameters(MODULAR.params, by_file[str(MODULAR.params)]).values
-    params = parameters(pipeline.params, by_file[str(pipeline.params)]).values
+    first, params = (
+        parameters(files.find(str(one.params)), by_file[str(one.params)]).values for one in (MODULAR, pipeline)
+    )
     name, found = sizes.find(path, like, first)
     found = with_dims(sizes.scaled(found, first, **numbers), pipeline, params, first)
     host = this_host()

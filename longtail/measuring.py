@@ -11,7 +11,7 @@ from pathlib import Path
 from longtail.serving import load_system
 from xcutils.core import artifacts
 from xcutils.core.errors import UserError
-from xcutils.core.folds import last_fold
+from xcutils.core.folds import last_fit
 from xcutils.core.ragged import to_strings
 
 
@@ -39,7 +39,7 @@ def measure(data: Path, single: int = 200) -> dict[str, float]:
 
 def _model_bytes(data: Path) -> int:
     """The size of the files that a prediction reads."""
-    fold = last_fold(artifacts.load_json(data / "prepare" / "train", "meta.json")["refit"])
+    fold = last_fit(artifacts.load_json(data / "prepare" / "train", "meta.json")["refit"])
     folders = [data / "classifier" / fold, data / "index", data / "prepare" / "tokenizer", data / "prepare" / "labels"]
     files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
     files += [data / "augment" / fold / "labels.npy", *(data / "prepare" / "train").glob("positives.*")]

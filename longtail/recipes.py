@@ -76,8 +76,9 @@ class Layer:
 
     @property
     def head(self) -> str:
-        """The comment at its top, up to an empty line of it."""
-        return "".join(takewhile(lambda line: line.startswith("#") and line != "#\n", self.text.splitlines(True)))
+        """The comment at its top; of a complete file up to an empty line of it, since the rest is on the values."""
+        lines = self.text.splitlines(keepends=True)
+        return "".join(takewhile(lambda line: line.startswith("#") and (self.base or line != "#\n"), lines))
 
     @property
     def body(self) -> str:
@@ -198,7 +199,7 @@ class Recipe:
     @property
     def command(self) -> str:
         """The command at its head that runs it on its dataset; empty where there is none."""
-        found = re.search(r"^# *(dvc exp run .*)", self.layers[-1].head, flags=re.MULTILINE)
+        found = re.match(r"(?:#.*\n)*?# *(dvc exp run .*)", self.layers[-1].text)
         return found[1].strip() if found else ""
 
     def dataset(self, present: dict) -> str | None:

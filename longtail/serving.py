@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from xcutils.core import artifacts, runtime
 from xcutils.core.pipelines import MODULAR, Pipeline
 from xcutils.core.ragged import Ragged, to_strings
-from xcutils.model.tokens import tokenize
+from xcutils.model.tokens import tokenize, unknown_id
 from xcutils.rank.assembly import final_predictor
 from xcutils.rank.fusion import Fusion
 from xcutils.rank.predictor import Predictor
@@ -30,7 +30,7 @@ class System:
     fusion: Fusion
     tokenizer: Tokenizer
     max_tokens: int
-    unknown: int  # the tokenizer's id for what it does not know, -1 when it has none
+    unknown: int | None  # the tokenizer's id for what it does not know
     label_ids: Ragged
     label_texts: Ragged
     frequency: np.ndarray
@@ -72,14 +72,13 @@ def load_system(data: Path, pipeline: Pipeline = MODULAR) -> System:
     score, train, labels, folder, *stages, index = parts
     saved = artifacts.load_json(score, "fusion.json")
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    unknown = next((i for t in ("[UNK]", "<unk>") if (i := tokenizer.token_to_id(t)) is not None), -1)
     inverse = inverse_propensities(train, labels)
     return System(
         predictor=final_predictor(data / "prepare", stages, index, saved["settings"], inverse, runtime.device()),
         fusion=Fusion(**saved["weights"]),
         tokenizer=tokenizer,
         max_tokens=artifacts.load_json(folder, "special.json")["max_tokens"],
-        unknown=unknown,
+        unknown=unknown_id(tokenizer),
         label_ids=artifacts.load_ragged(labels, "ids"),
         label_texts=artifacts.load_ragged(labels, "texts"),
         frequency=np.asarray(artifacts.load_array(labels, "frequency")),

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from longtail import files
 from xcutils.core import artifacts
 from xcutils.core.costs import Sizes, sizes_of
 from xcutils.core.errors import UserError
@@ -80,7 +81,7 @@ def find(path: Path | None, name: str | None, params: dict, data: Path = Path("d
             raise UserError(f"--like {name} is not known; known: {', '.join((*PUBLISHED, BIG))}.")
         return name, like(name, PUBLISHED, params)
     if path is None:
-        path = data / "prepare" if (data / "prepare" / "stats.json").is_file() else Path(params["dataset"])
+        path = data / "prepare" if (data / "prepare" / "stats.json").is_file() else files.find(params["dataset"])
     if (path / "train").is_dir():
         parts = path / "train", path / "labels", path / "test"
         artifacts.check_together(*parts)

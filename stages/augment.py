@@ -23,7 +23,7 @@ from xcutils.core.vectors import unit
 from xcutils.model import encoders
 from xcutils.model.encoders import encode_sets, load_encoder, network
 
-CHUNK = 1 << 16  # labels whose vectors are made at once
+AUGMENTED = 1 << 16  # labels whose vectors are made at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,34 +37,36 @@ def augment(raw: np.ndarray, aux: np.ndarray, label_to_aux: np.ndarray, *, norma
     raw  (L, D) E(z), not normalised
     """
     out = np.empty(raw.shape, dtype=np.float32)
-    for start in range(0, len(raw), CHUNK):
-        some = slice(start, start + CHUNK)
+    for start in range(0, len(raw), AUGMENTED):
+        some = slice(start, start + AUGMENTED)
         own = unit(raw[some]) if normalise_first or len(aux) == 0 else raw[some]
         out[some] = own if len(aux) == 0 else unit(own + aux[label_to_aux[some]])
     return out
 
 
 def embed_fit(
-    fit: Path, tokens: dict[str, Ragged], aux_weight: float, scratch: Scratch
+    folder: Path, tokens: dict[str, Ragged], aux_weight: float, scratch: Scratch
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Name and vectors of one fit's documents, plain labels and augmented labels, one after another."""
-    model = load_encoder(fit, runtime.device())
+    model = load_encoder(folder, runtime.device())
 
     def embed(name: str, normalise: bool) -> np.ndarray:
-        rows = f"{fit.name}-{name}"
+        rows = f"{folder.name}-{name}"
         watch = partial(console.progress, name=f"augment {rows}", unit="chunk")
         return encode_sets(model, {rows: tokens[name]}, normalise=normalise, watch=watch, into=scratch.rows)[rows]
 
     yield "docs", embed("docs", normalise=True)
-    raw, aux = embed("labels", normalise=False), aux_weight * artifacts.load_array(fit, "aux")
-    yield "plain", augment(raw, aux[:0], artifacts.load_array(fit, "label_to_aux"), normalise_first=True)
-    first = artifacts.load_json(fit, "aux.json")["normalise_first"]
-    yield "labels", augment(raw, aux, artifacts.load_array(fit, "label_to_aux"), normalise_first=first)
+    raw, aux = embed("labels", normalise=False), aux_weight * artifacts.load_array(folder, "aux")
+    yield "plain", augment(raw, aux[:0], artifacts.load_array(folder, "label_to_aux"), normalise_first=True)
+    first = artifacts.load_json(folder, "aux.json")["normalise_first"]
+    yield "labels", augment(raw, aux, artifacts.load_array(folder, "label_to_aux"), normalise_first=first)
 
 
 def cost(s: Sizes, params: dict, host: Host) -> Estimate:
     """One fold's label embeddings, raw and augmented, and the auxiliary vectors that are added."""
-    net, k, chunk = network(params["encoder"], "encoder"), min(params["K"], s.labels), encoders.CHUNK
+    net = network(params["encoder"], "encoder")
+    k = min(params["K"], s.labels)
+    chunk = encoders.TEXTS
     vectors = FLOAT * s.labels * net.dim
     kept = [
         Part("interpreter", INTERPRETER + net.imports),

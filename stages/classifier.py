@@ -51,7 +51,7 @@ from xcutils.train.fitting import (
 )
 from xcutils.train.losses import LOSSES, Pairs, offered
 from xcutils.train.points import Points, count_points, load_points
-from xcutils.train.samplers import ClusteredEpochs, LabelPool
+from xcutils.train.samplers import ClusteredEpochs, KnownPairs
 from xcutils.train.training import Optimisers, Outcome, put_finite
 
 OPTIONS = ("tau", "margin", "positives", "negatives", "weighting")  # of losses
@@ -81,14 +81,16 @@ class OneVsAll:
     """A classifier row per label over document embeddings that are frozen or trained along."""
 
     def __init__(self, encoder: Encoder, points: Points, embeddings: np.ndarray, labels: np.ndarray, p: Params):
-        self.encoder, self.points, self.positives = encoder, points, points.positives
+        self.encoder = encoder
+        self.points = points
+        self.positives = points.positives
         self.p, self.device = p, runtime.device()
         self.texts = encoder.read(points.tokens) if p.encoder_lr else None
         self.docs = embeddings  # written as the encoder moves on
         start = torch.from_numpy(np.array(labels)) if p.start == "labels" else RANDOM * torch.randn(labels.shape)
         sgd = {"momentum": p.momentum, "weight_decay": p.weight_decay} if p.optimizer == "sgd" else {}
         self.table = RowTable(start.to(self.device), lr=p.lr, **sgd)
-        self.pool, self.every = LabelPool(points.positives, len(labels), points.weights), np.arange(len(labels))
+        self.known, self.every = KnownPairs(points.positives, len(labels), points.weights), np.arange(len(labels))
         for table in encoder.tables:
             table.lr = p.encoder_lr
 
@@ -99,7 +101,7 @@ class OneVsAll:
         labels, x = self.table.rows(ids), F.dropout(self.embed(docs), self.p.dropout)
         if self.p.normalise:
             labels, x = F.normalize(labels, dim=1), F.normalize(x, dim=1)
-        rows, columns, weights = self.pool.targets(docs, pool)
+        rows, columns, weights = self.known.within(docs, pool)
         soft = None if weights is None else self._to_device(weights)
         return LOSSES[self.p.loss](Pairs(x, labels, self._to_device(rows), self._to_device(columns), soft), self.p)
 
@@ -166,9 +168,13 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
     """A row per label with two moments and a copy of the best epoch, and what a step makes of those it reads."""
     p, net = params["classifier"], network(params["encoder"], "encoder")
     texts, points, targets = count_points(s, params["gandalf"])
-    bank, positives, table = s.docs + texts, s.positives + targets, FLOAT * s.labels * net.dim
+    bank = s.docs + texts
+    positives = s.positives + targets
+    table = FLOAT * s.labels * net.dim
     all_tokens = s.doc_tokens + texts * s.label_tokens / max(1, s.labels)
-    docs, every, moving = min(p["batch_size"], points), p["labels"] == "all", p["encoder_lr"] > 0
+    docs = min(p["batch_size"], points)
+    every = p["labels"] == "all"
+    moving = p["encoder_lr"] > 0
     pool = s.labels if every else costs.distinct(docs * positives / max(1, bank), s.labels)
     tokens, batch = docs * all_tokens / max(1, bank), f"lower classifier.batch_size ({p['batch_size']})"
     kept = [

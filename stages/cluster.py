@@ -72,7 +72,9 @@ def centroids(docs: np.ndarray, labels: np.ndarray, positives, in_fit: np.ndarra
 
 def cost(s: Sizes, params: dict, host: Host) -> Estimate:
     """The label embeddings, those of labels that share a vector once more, and the clusters' means."""
-    dim, k, p = s.embed_dim, params["K"], params["cluster"]
+    dim = s.embed_dim
+    k = params["K"]
+    p = params["cluster"]
     vectors = FLOAT * s.labels * dim
     smaller = f"choose an embed.model of fewer dimensions than {dim}"
     parts = [Part("interpreter", INTERPRETER), Part("label vectors", vectors, mapped=True)]

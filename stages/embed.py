@@ -14,12 +14,12 @@ import click
 from stages import parameters
 from xcutils.core import artifacts, console, costs, runtime
 from xcutils.core.costs import BANDWIDTH, FLOAT, INT, INTERPRETER, LONG, Estimate, Host, Part, Sizes
-from xcutils.model.checkpoints import fingerprint
+from xcutils.model.checkpoints import checkpoint_hash
 from xcutils.model.encoders import encode_sets, move
 from xcutils.model.tokens import check_vocabulary
 from xcutils.model.transformer import TransformerNetwork, build_transformer, transformer_network
 
-CHUNK = 1024  # texts encoded, and kept if the stage is interrupted, at once
+TEXTS = 1024  # texts encoded, and kept if the stage is interrupted, at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
         Part("interpreter", INTERPRETER + net.imports),
         Part("tokens", INT * tokens + LONG * texts, mapped=True),
         Part("encoder", net.weights, mapped=True),
-        Part("activations", net.forward(texts, tokens, host.threads, CHUNK), "lower XC_THREADS"),
+        Part("activations", net.forward(texts, tokens, host.threads, TEXTS), "lower XC_THREADS"),
         Part("vectors", vectors, net.fewer),
     ]
     flops, _ = net.work(texts, tokens, train=False)
@@ -65,7 +65,7 @@ def main(train: Path, labels: Path, tokenizer: Path, out: Path) -> None:
     check_vocabulary(tokenizer, p.model, "embed.model")
     costs.announce(cost, costs.sizes_of(train, labels), settings.values)
     encoder = move(build_transformer(p.model, special, pooling=p.pooling, layers=0, dropout=0.0), device)
-    own = fingerprint(p.model)
+    own = checkpoint_hash(p.model)
     sources = {"docs": train, "labels": labels}
     sets = {name: artifacts.load_ragged(source, "tokens") for name, source in sources.items()}
     watch = partial(console.progress, name="embed", unit="chunk")
@@ -73,7 +73,7 @@ def main(train: Path, labels: Path, tokenizer: Path, out: Path) -> None:
         runtime.resumable(Path(__file__), p, inputs, checkpoint=own) as scratch,
         artifacts.writing(out, name="embed", params=asdict(p), inputs=inputs) as folder,
     ):
-        for name, vectors in encode_sets(encoder, sets, chunk=CHUNK, watch=watch, into=scratch.rows).items():
+        for name, vectors in encode_sets(encoder, sets, chunk=TEXTS, watch=watch, into=scratch.rows).items():
             artifacts.save_array(folder, name, vectors)
         facts = {"checkpoint": p.model, "pooling": p.pooling, "sha256": own}
         artifacts.save_json(folder, "embed.json", facts)

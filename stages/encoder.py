@@ -24,7 +24,7 @@ from xcutils.core.ragged import Ragged, concatenate
 from xcutils.core.scratch import Snapshots
 from xcutils.model import encoders
 from xcutils.model.caching import embed_cached
-from xcutils.model.checkpoints import fingerprint
+from xcutils.model.checkpoints import checkpoint_hash
 from xcutils.model.costs import Network
 from xcutils.model.encoder import Encoder
 from xcutils.model.encoders import Architecture, encode, move, save_encoder
@@ -44,7 +44,7 @@ from xcutils.train.fitting import (
 )
 from xcutils.train.losses import LOSSES, Pairs, offered
 from xcutils.train.mining import Miner
-from xcutils.train.samplers import ClusteredEpochs, LabelPool, first_columns, sample_positives
+from xcutils.train.samplers import ClusteredEpochs, KnownPairs, first_columns, sample_positives
 from xcutils.train.training import Optimisers, Outcome, mean_cosine, put_finite
 
 COLLAPSED = 0.95  # mean cosine of random documents from which on the embeddings are taken to have fallen together
@@ -88,10 +88,14 @@ class Siamese:
     def __init__(
         self, encoder: Encoder, docs: Ragged, labels: Ragged, positives: Ragged, label_to_aux: np.ndarray, p: Params
     ):
-        self.encoder, self.p, self.device = encoder, p, runtime.device()
-        self.positives, self.n_docs, self.n_labels = positives, len(docs), len(labels)
+        self.encoder = encoder
+        self.p = p
+        self.device = runtime.device()
+        self.positives = positives
+        self.n_docs = len(docs)
+        self.n_labels = len(labels)
         self.texts = encoder.read(concatenate(docs, labels))  # documents, then labels
-        self.pool, self.every = LabelPool(positives, len(labels)), np.arange(len(labels))
+        self.known, self.every = KnownPairs(positives, len(labels)), np.arange(len(labels))
         self.miner: Miner | None = None
         self.aux = Auxiliary(
             label_to_aux, encoder.dim, lr=p.aux_lr, normalise_first=p.normalise_first, device=self.device
@@ -129,8 +133,8 @@ class Siamese:
             columns["drawn"] = self._to_device(first_columns(sampled, pool, self.p.positives))
         if loss.negatives == "mined" and mined is not None:
             columns["mined"] = self._to_device(first_columns(mined, pool, self.p.mined))
-        known = [self._to_device(part) for part in self.pool.known(docs, pool)]
-        return Pairs(x, labels, *known, **columns)
+        rows, places, _ = self.known.within(docs, pool)
+        return Pairs(x, labels, self._to_device(rows), self._to_device(places), **columns)
 
     def _to_device(self, array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array).to(self.device)
@@ -144,7 +148,7 @@ class Siamese:
         """(n, D) unit embeddings of these documents as they are now."""
         return encode(self.encoder, self.texts.take(docs), read=True)
 
-    def label_embeddings(self, chunk: int = encoders.CHUNK) -> np.ndarray:
+    def label_embeddings(self, chunk: int = encoders.TEXTS) -> np.ndarray:
         """(L, D) n(E(z) + a), computed without gradients."""
         out = np.zeros((self.n_labels, self.encoder.dim), dtype=np.float32)
         self.encoder.eval()
@@ -201,7 +205,7 @@ def fit(model: Siamese, fold: Fold, judge: Judge, p: Params, seed: int, snapshot
         fold,
         p,
         seed,
-        batches=Epochs(model, fold.fit, p, seed),
+        batches=Epochs(model, fold.training, p, seed),
         optimisers=[Optimisers(model.encoder, p.lr, tables=tables, weight_decay=p.weight_decay)],
         validate=validate,
         snapshots=snapshots,
@@ -224,7 +228,9 @@ def network(params: dict) -> Network:
 
 def cost(s: Sizes, params: dict, host: Host) -> Estimate:
     """Weights with their moments and a copy of the best epoch, and the bank of document embeddings."""
-    p, net, k = params["encoder"], network(params), min(params["K"], s.labels)
+    p = params["encoder"]
+    net = network(params)
+    k = min(params["K"], s.labels)
     docs, every = min(p["batch_size"], s.docs), p["labels"] == "all"
     pool = s.labels if every else costs.distinct(docs * (min(p["positives"], s.per_doc) + p["mined"]), s.labels)
     encoded = min(p["chunk"], pool) if every else pool  # labels encoded at once
@@ -299,13 +305,13 @@ def main(train_dir: Path, labels_dir: Path, tokenizer: Path, cluster: Path, out:
 
     def fit_fold(fold: Fold, snapshots: Snapshots, folder: Path) -> None:
         torch.manual_seed(seed)
-        encoder = move(p.build([docs.take(fold.fit), labels], special), device)
+        encoder = move(p.build([docs.take(fold.training), labels], special), device)
         model = Siamese(encoder, docs, labels, positives, label_to_aux, p)
         save_fold(folder, model, fit(model, fold, judge, p, seed, snapshots))
 
     refit = artifacts.load_json(train_dir, "meta.json")["refit"]
     with (
-        runtime.resumable(Path(__file__), p, inputs, seed=seed, checkpoint=fingerprint(p.model)) as scratch,
+        runtime.resumable(Path(__file__), p, inputs, seed=seed, checkpoint=checkpoint_hash(p.model)) as scratch,
         artifacts.writing(out, name="encoder", params=asdict(p) | {"seed": seed}, inputs=inputs) as folder,
     ):
         fit_folds(folds(is_validation, refit), fit_fold, scratch, folder)

@@ -134,7 +134,7 @@ def main(train: Path, labels: Path, out: Path, file: Path) -> None:
     used = asdict(p) | {"seed": seed} if p.labels else {"labels": 0}
     with artifacts.writing(out, name="gandalf", params=used, inputs=inputs) as folder:
         for fold in folds(artifacts.load_array(train, "is_validation"), refit):
-            made = points(fold.fit, positives, n_labels, p, seed)
+            made = points(fold.training, positives, n_labels, p, seed)
             (folder / fold.name).mkdir()
             for name, array in made.items():
                 artifacts.save_array(folder / fold.name, name, array)

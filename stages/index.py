@@ -15,7 +15,7 @@ import click
 from stages import parameters
 from xcutils.core import artifacts, console, costs, runtime
 from xcutils.core.costs import FLOAT, INTERPRETER, Estimate, Host, Part, Sizes
-from xcutils.core.folds import last_fold
+from xcutils.core.folds import last_fit
 from xcutils.core.params import value
 from xcutils.search.hnsw import Building
 from xcutils.search.searched import vectors_of
@@ -62,7 +62,7 @@ def main(train: Path, stages: tuple[Path, ...], out: Path, file: Path) -> None:
     runtime.start(seed)
     inputs = [train, *stages]
     artifacts.check_together(*inputs)
-    sources = vectors_of(stages, last_fold(artifacts.load_json(train, "meta.json")["refit"]))
+    sources = vectors_of(stages, last_fit(artifacts.load_json(train, "meta.json")["refit"]))
     sizes = costs.sizes_of(train, len(sources["labels"]), dim=sources["docs"].shape[1])
     costs.announce(cost, sizes, settings.values)
     with (
@@ -83,9 +83,9 @@ def main(train: Path, stages: tuple[Path, ...], out: Path, file: Path) -> None:
             return scratch.part(name, make)
 
         if p.search != EXACT:
-            with ThreadPoolExecutor() as pool:
+            with ThreadPoolExecutor() as threads:
                 try:
-                    for part in console.progress(pool.map(build, sources), "index", total=len(sources)):
+                    for part in console.progress(threads.map(build, sources), "index", total=len(sources)):
                         artifacts.adopt(part, folder)
                 except BaseException:  # Ctrl-C, or an index that could not be built: the others are not waited for
                     stop.set()

@@ -13,7 +13,7 @@ import torch
 from stages import parameters
 from xcutils.core import artifacts, console, costs, runtime
 from xcutils.core.costs import Estimate, Host, Sizes
-from xcutils.core.folds import last_fold
+from xcutils.core.folds import last_fit
 from xcutils.core.pipelines import MODULAR
 from xcutils.model.encoders import encode, load_encoder, network
 from xcutils.model.pretrained import build_pretrained
@@ -41,7 +41,7 @@ def encoder_rankings(
     """The rows that are one encoder's exact search, before the classifiers: row -> (Q, width)."""
     width = search_width(split.excluded)
     special = artifacts.load_json(prepare / "tokenizer", "special.json")
-    fit = last_fold(artifacts.load_json(prepare / "train", "meta.json")["refit"])
+    fit = last_fit(artifacts.load_json(prepare / "train", "meta.json")["refit"])
     zero_shot = encode(build_pretrained(artifacts.load_json(embed, "embed.json"), special), split.tokens, chunk=1024)
     trained = encode(load_encoder(encoder / fit, device), split.tokens, chunk=1024)
     rows = {

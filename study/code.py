@@ -3,7 +3,7 @@
 python -m study.code    prints the digest of each pipeline's present code, and what same-results.yaml says of it
 
 The code of a pipeline is every Python file of the rooms and stages that its dvc.yaml names as dependencies, and of
-those that the stages before it need: the second pipeline reads what the first one's `prepare` and `embed` write. The
+those that the stages before it need: the unified pipeline reads what the modular one's `prepare` and `embed` write. The
 digest is of what the files do: comments, docstrings and line breaks do not count.
 
 A change of the code that changes no figure gives another digest, and every experiment would count as one of older code.

@@ -385,7 +385,7 @@ DIRECTIONS: dict[str, Direction] = {
     "D13": Direction(
         "Decoupled softmax is better than SupCon for the encoder, in P and PSP.",
         "Thesis Table 2.6, DePSL one-way: Amazon-131K; AmazonTitles-1.3M",
-        "The last rows are the first pipeline's encoder (`encoder.loss`).",
+        "The last rows are the modular pipeline's encoder (`encoder.loss`).",
         [
             Claim(ENCODER_P1, "depsl-DS - depsl-SC", ">", "+1.45; +1.98"),
             Claim(ENCODER_PSP1, "depsl-DS - depsl-SC", ">", "+1.30; +1.02"),

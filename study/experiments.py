@@ -1,7 +1,7 @@
 """DVC experiments with known parameters: which of them are finished, and how to run one.
 
 A finished experiment is a commit under refs/exps/. Its parameters and metrics are read from that commit, because
-`dvc exp show` mixes the two pipelines of this repository (it shows only some of the second one's parameters) and takes
+`dvc exp show` mixes the two pipelines of this repository (it shows only some of the unified one's parameters) and takes
 20 seconds.
 """
 
@@ -89,9 +89,15 @@ def dvc(*arguments: str, minutes: float | None = None) -> str:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # stages and worker start by name
     # Files and not pipes, which the queue's worker would keep open; a session of its own, so that Ctrl-C spares it.
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
-        where = {"cwd": ROOT, "env": {**os.environ, "PATH": path}, "stdin": subprocess.DEVNULL}
-        command = [sys.executable, "-m", "dvc", *arguments]
-        process = subprocess.Popen(command, stdout=out, stderr=errors, start_new_session=True, **where)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dvc", *arguments],
+            cwd=ROOT,
+            env={**os.environ, "PATH": path},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=errors,
+            start_new_session=True,
+        )
         try:
             code = process.wait(minutes and 60 * minutes)
         except BaseException as error:

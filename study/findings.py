@@ -99,7 +99,7 @@ def pipeline_with(tree: dict) -> Pipeline:
 def make(name: str, setting: Setting, files: Files, seed: int | None = None) -> Experiment:
     """The setting's experiment, its parameters checked; without a seed with the file's own.
 
-    Changes to prepare.* are to params.yaml also in the second pipeline, which reads data/prepare.
+    Changes to prepare.* are made in params.yaml also for the unified pipeline, which reads data/prepare.
     """
     if setting.start not in files:
         raise UserError(f"{setting.start} is missing, which {name} starts from.")

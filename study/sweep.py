@@ -174,7 +174,8 @@ def wait(names: list[str], minutes: float) -> None:
     """Run the queue and come back when none of the experiments is queued or running; a UserError if one failed."""
     idle_looks = 0  # one after the other, at which nobody did the work
     starts = 0
-    before, since = {}, time.monotonic()
+    before: dict[str, str] = {}
+    since = time.monotonic()
     while True:
         states, active, idle = read_status(dvc("queue", "status"))
         states = {name: states[name] for name in names if name in states}

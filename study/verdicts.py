@@ -30,9 +30,10 @@ def per_seed(claim: Claim, rows: dict[str, Rows]) -> dict[int, list[float]]:
     """
     out = {}
     for seed in SEEDS:
-        terms = [(weight, rows.get(name_of(setting, seed), {}).get(row)) for weight, setting, row in claim.terms]
-        if all(row is not None for _, row in terms):
-            out[seed] = [weight * row[claim.metric] for weight, row in terms]
+        found = [(weight, rows.get(name_of(setting, seed), {}).get(row)) for weight, setting, row in claim.terms]
+        terms = [weight * row[claim.metric] for weight, row in found if row is not None]
+        if len(terms) == len(found):
+            out[seed] = terms
     return out
 
 

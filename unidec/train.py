@@ -37,7 +37,7 @@ from xcutils.core.pipelines import UnifiedTop
 from xcutils.core.ragged import Ragged, concatenate
 from xcutils.core.scratch import Snapshots
 from xcutils.core.vectors import unit
-from xcutils.model.checkpoints import fingerprint
+from xcutils.model.checkpoints import checkpoint_hash
 from xcutils.model.costs import Network
 from xcutils.model.encoders import Architecture, encode, move, save_encoder
 from xcutils.model.heads import TwoHeads
@@ -62,7 +62,7 @@ from xcutils.train.fitting import (
 from xcutils.train.losses import LOSSES, Pairs, offered
 from xcutils.train.mining import Miner
 from xcutils.train.points import Points, load_points
-from xcutils.train.samplers import LabelPool, sample_positives
+from xcutils.train.samplers import KnownPairs, sample_positives
 from xcutils.train.training import Optimisers, Outcome
 
 SINGLE = offered(["tau"])
@@ -99,10 +99,13 @@ class Unified:
     """A shared encoder with a head for label texts and one for classifiers, which are rows of their own."""
 
     def __init__(self, model: TwoHeads, points: Points, labels: Ragged, p: Params, top: UnifiedTop):
-        self.model, self.points, self.p, self.top = model, points, p, top
+        self.model = model
+        self.points = points
+        self.p = p
+        self.top = top
         self.n_labels, self.device = len(labels), runtime.device()
         self.texts = model.read(concatenate(points.tokens, labels))  # points, then labels
-        self.pool = LabelPool(points.positives, len(labels), points.weights)
+        self.known = KnownPairs(points.positives, len(labels), points.weights)
         self.miner: Miner | None = None
         self.table = RowTable(
             torch.zeros(len(labels) if model.label else 0, model.size).to(self.device), p.classifier_lr
@@ -159,7 +162,7 @@ class Unified:
 
     def _known(self, points: np.ndarray, pool: np.ndarray) -> list[torch.Tensor | None]:
         """Row, column and soft target of every known positive of the points in the pool."""
-        targets = self.pool.targets(points, pool)
+        targets = self.known.within(points, pool)
         return [None if part is None else torch.from_numpy(part).to(self.device) for part in targets]
 
     def _loss(self, kind: str, x: torch.Tensor, labels: torch.Tensor, known: list, symmetric: bool) -> torch.Tensor:
@@ -207,7 +210,10 @@ class PickSome:
     """
 
     def __init__(self, model: Unified, p: Params, top: UnifiedTop):
-        self.model, self.p, self.top, self.todo = model, p, top, model.points.todo
+        self.model = model
+        self.p = p
+        self.top = top
+        self.todo = model.points.todo
         self.clusters = np.zeros(len(self.todo), dtype=np.int64)
 
     def memory(self) -> dict[str, np.ndarray]:
@@ -284,7 +290,9 @@ def network(params: dict) -> Network:
 
 def cost(s: Sizes, params: dict, host: Host) -> Estimate:
     """Encoder and heads with their moments, a classifier per label, and a step over one pool of labels."""
-    p, net, pretrained = params["train"], network(params), pretrained_network(params["train"])
+    p = params["train"]
+    net = network(params)
+    pretrained = pretrained_network(params["train"])
     points = s.docs + round(params["gandalf"]["labels"] * s.labels)
     count = min(p["batch_size"], points)
     pool = costs.distinct(count * (min(params["beta"], s.per_doc) + params["eta"]), s.labels)
@@ -354,7 +362,7 @@ def main(train_dir: Path, labels_dir: Path, tokenizer: Path, embed: Path, gandal
     def fit_fold(fold: Fold, snapshots: Snapshots, folder: Path) -> None:
         torch.manual_seed(top.seed)
         points = load_points(train_dir, labels_dir, gandalf / fold.name)
-        encoder = p.build([points.tokens.take(fold.fit), labels], special)
+        encoder = p.build([points.tokens.take(fold.training), labels], special)
         if pretrained:
             encoder = BesidePretrained(encoder, pretrained, p.pretrained)
         classifier = p.classifier_loss != NO_CLASSIFIERS
@@ -367,7 +375,7 @@ def main(train_dir: Path, labels_dir: Path, tokenizer: Path, embed: Path, gandal
 
     refit = artifacts.load_json(train_dir, "meta.json")["refit"]
     is_validation = artifacts.load_array(train_dir, "is_validation")
-    facts = {"top": asdict(top), "checkpoint": fingerprint(p.model)}
+    facts = {"top": asdict(top), "checkpoint": checkpoint_hash(p.model)}
     with (
         runtime.resumable(Path(__file__), p, inputs, **facts) as scratch,
         artifacts.writing(out, name="train", params=asdict(p) | asdict(top), inputs=inputs) as folder,

@@ -1,15 +1,15 @@
 import numpy as np
 import pytest
 
-from xcutils.core.folds import CHOOSE, FINAL, folds, last_fold
+from xcutils.core.folds import CHOOSE, FINAL, folds, last_fit
 
 IS_VALIDATION = np.array([False, True, False, False, True])
 
 
 def test_the_first_fit_leaves_the_validation_docs_out_and_the_last_takes_all():
     choose, final = folds(IS_VALIDATION, refit=True)
-    assert (choose.name, choose.fit.tolist(), choose.validation.tolist()) == (CHOOSE, [0, 2, 3], [1, 4])
-    assert (final.name, final.fit.tolist(), final.validation.tolist()) == (FINAL, [0, 1, 2, 3, 4], [])
+    assert (choose.name, choose.training.tolist(), choose.validation.tolist()) == (CHOOSE, [0, 2, 3], [1, 4])
+    assert (final.name, final.training.tolist(), final.validation.tolist()) == (FINAL, [0, 1, 2, 3, 4], [])
 
 
 def test_without_refit_there_is_one_fit():
@@ -33,4 +33,4 @@ def test_runs_share_nothing():
 
 @pytest.mark.parametrize("refit", [True, False])
 def test_new_texts_meet_the_models_of_the_last_fit(refit):
-    assert last_fold(refit) == list(folds(IS_VALIDATION, refit))[-1].name
+    assert last_fit(refit) == list(folds(IS_VALIDATION, refit))[-1].name

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from xcutils.core import artifacts, scratch
 from xcutils.core.errors import UserError
-from xcutils.core.scratch import Rows, Scratch, Snapshots, fingerprint, opened
+from xcutils.core.scratch import Rows, Scratch, Snapshots, opened, work_key
 
 fork = multiprocessing.get_context("fork")
 
@@ -40,11 +40,11 @@ def test_the_fingerprint_follows_facts_inputs_and_code(tmp_path):
     code = tmp_path / "code.py"
     code.write_text("one")
     one, two = make_artifact(tmp_path / "one", 1), make_artifact(tmp_path / "two", 2)
-    first = fingerprint({"K": 3}, [one], [code])
-    assert first == fingerprint({"K": 3}, [one], [code])
-    others = {fingerprint({"K": 4}, [one], [code]), fingerprint({"K": 3}, [two], [code]), fingerprint({"K": 3}, [], [])}
+    first = work_key({"K": 3}, [one], [code])
+    assert first == work_key({"K": 3}, [one], [code])
+    others = {work_key({"K": 4}, [one], [code]), work_key({"K": 3}, [two], [code]), work_key({"K": 3}, [], [])}
     code.write_text("two")
-    others.add(fingerprint({"K": 3}, [one], [code]))
+    others.add(work_key({"K": 3}, [one], [code]))
     assert len(others) == 4 and first not in others
 
 

@@ -15,7 +15,7 @@ from xcutils.core.errors import UserError
 from xcutils.core.ragged import Ragged, from_rows
 from xcutils.model import transformer
 from xcutils.model.bag import BagOfEmbeddings, bag_features, idf_weights
-from xcutils.model.checkpoints import checkpoint_folder, fingerprint, token_table
+from xcutils.model.checkpoints import checkpoint_folder, checkpoint_hash, token_table
 from xcutils.model.encoders import encode, load_encoder, move, rebuild, save_encoder
 from xcutils.model.gru import BiGRU
 from xcutils.model.padding import by_length
@@ -413,13 +413,13 @@ def build(checkpoint: str):
 
 def test_the_fingerprint_of_a_checkpoint_follows_its_files(tiny_model, tmp_path):
     shutil.copytree(tiny_model, tmp_path / "m")
-    before = fingerprint(str(tmp_path / "m"))
-    assert before == fingerprint(str(tiny_model))
+    before = checkpoint_hash(str(tmp_path / "m"))
+    assert before == checkpoint_hash(str(tiny_model))
     file = tmp_path / "m" / "model.safetensors"
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
-    assert fingerprint(str(tmp_path / "m")) != before
+    assert checkpoint_hash(str(tmp_path / "m")) != before
 
 
 def test_an_exception_does_not_wait_for_chunks_that_have_not_begun(texts):

@@ -13,11 +13,10 @@ from xcutils.core import artifacts
 from xcutils.core.errors import UserError
 from xcutils.core.ragged import Ragged, from_rows
 from xcutils.model import pretrained
-from xcutils.model.checkpoints import fingerprint
-from xcutils.model.encoders import encode
+from xcutils.model.checkpoints import checkpoint_hash
+from xcutils.model.encoders import encode, load_encoder, save_encoder
 from xcutils.model.heads import TwoHeads
 from xcutils.model.pretrained import BesidePretrained, KnownTexts, Pretrained, build_pretrained, text_keys
-from xcutils.model.stored import load_encoder, save_encoder
 
 TEXTS = st.lists(st.lists(st.integers(0, 3), max_size=4), min_size=1, max_size=12)
 SPECIAL = {"cls": 2, "sep": 3}
@@ -78,8 +77,8 @@ def test_keys_tell_texts_apart_by_tokens_order_and_length():
 @pytest.fixture
 def facts(tiny_model) -> dict:
     """embed.json of the small checkpoint."""
-    own = fingerprint(str(tiny_model))
-    return {"checkpoint": str(tiny_model), "pooling": "mean", "layers": 0, "sha256": own}
+    own = checkpoint_hash(str(tiny_model))
+    return {"checkpoint": str(tiny_model), "pooling": "mean", "sha256": own}
 
 
 def test_known_texts_are_looked_up_and_others_encoded(facts):

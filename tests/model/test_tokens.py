@@ -58,7 +58,7 @@ def test_ids_are_those_of_transformers(tokenizer, max_tokens):
 
 def test_chunks_do_not_change_the_rows(tokenizer, monkeypatch):
     whole = tokenize(tokenizer, TEXTS, 16)
-    monkeypatch.setattr(tokens, "CHUNK", 2)
+    monkeypatch.setattr(tokens, "TOKENISED", 2)
     parts = tokenize(tokenizer, TEXTS, 16)
     assert parts.values.tolist() == whole.values.tolist()
     assert parts.offsets.tolist() == whole.offsets.tolist()

@@ -4,13 +4,16 @@ import ast
 import configparser
 import json
 import shlex
+import shutil
 import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path, PurePosixPath
 
 import pytest
 
 from testing.tiny import EVERY, PARAMS, PIPELINES, ROOT, STAGES, UNIDEC, UNIFIED, home, load_yaml, module
+from tests.pipeline.test_pipeline import environment
 from xcutils.core import pipelines
 from xcutils.core.pipelines import Pipeline
 from xcutils.core.rooms import ROOT as RUN_FROM
@@ -199,17 +202,15 @@ def test_a_stage_lists_the_top_values_it_uses(stage):
 
 
 @pytest.mark.parametrize("stage", EVERY)
-def test_a_stage_reads_its_own_section_of_the_parameters_alone(stage):
-    """The others, which it needs for its cost, it sees as `settings.values`."""
+def test_a_stage_uses_its_own_section_of_the_parameters_alone(stage):
+    """It sees the others as `settings.values`, which no result depends on: a cost, or a refusal before the work."""
     tree = ast.parse((ROOT / script(stage)).read_text(encoding="utf-8"))
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    asked = [node.args for node in calls if ast.unparse(node.func) == "settings.section"]
-    assert [ast.literal_eval(args[0]) for args in asked] == [own_name(stage)]
-    values = [
-        node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and ast.unparse(node) == "settings.values"
-    ]
-    costs = [node for node in calls if ast.unparse(node.func) == "costs.announce"]
-    assert len(values) == sum(value in ast.walk(call) for call in costs for value in values)
+    asked = [ast.literal_eval(call.args[0]) for call in calls if ast.unparse(call.func) == "settings.section"]
+    assert asked == [own_name(stage)]
+    told = [ast.unparse(call.func) for call in calls if "settings.values" in map(ast.unparse, call.args)]
+    assert set(told) <= {"costs.announce", "check_models"}
+    assert len(told) == ast.unparse(tree).count("settings.values")
 
 
 def test_k_is_a_parameter_of_cluster_alone():
@@ -281,3 +282,84 @@ def test_dvc_sends_nothing_and_asks_for_no_update():
     config = configparser.ConfigParser()
     config.read_string("\n".join(line.strip() for line in (ROOT / ".dvc" / "config").read_text().splitlines()))
     assert config["core"]["analytics"] == config["core"]["check_update"] == "false"
+
+
+# --- dvc itself, asked what an edit re-runs ---------------------------------------------------------------------------
+
+EDITS = {
+    "xcutils/data/hpo.py": ["prepare"],
+    "xcutils/rank/fusion.py": ["score", "unidec/score"],
+    "xcutils/search/hnsw.py": [
+        *("encoder", "classifier", "index", "score"),
+        *("unidec/train", "unidec/index", "unidec/score"),
+    ],
+    "stages/index.py": ["index", "unidec/index"],
+    "unidec/train.py": ["unidec/train"],
+}
+READ_BY_NO_STAGE = [
+    "longtail/estimates.py",
+    "longtail/cli.py",
+    "recipes/dexa.yaml",
+    "docs/methods.md",
+    "README.md",
+    "testing/tiny.py",
+    "study/code.py",
+    "tests/conftest.py",
+    "xcutils/__init__.py",
+    "xcutils/rank/__pycache__/fusion.cpython-311.pyc",
+    "xcutils/rank/fusion.pyc",
+    ".scratch/encoder-0/state.json",
+]
+
+
+def dvc(folder: Path, *args: str) -> str:
+    command = [str(Path(sys.executable).parent / "dvc"), *args]
+    done = subprocess.run(command, cwd=folder, env=environment(folder.parent), text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def append(file: Path) -> None:
+    """A comment at its end."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with open(file, "a", encoding="utf-8") as out:
+        out.write("\n# a comment\n")
+
+
+def would_run(folder: Path) -> list[str]:
+    """The stages that dvc would run because of themselves; those behind them follow when they write something new."""
+    return [name.replace("dvc.yaml:", "") for name in json.loads(dvc(folder, "status", "--json"))]
+
+
+@pytest.fixture(scope="module")
+def committed(tmp_path_factory) -> Path:
+    """The project beside outputs that no stage wrote, which dvc was told to take for up to date."""
+    folder = tmp_path_factory.mktemp("edits") / "project"
+    for name in ("xcutils", "stages", "longtail", "recipes", "data/raw/hpo"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "unidec", folder / "unidec", ignore=shutil.ignore_patterns("__pycache__", "data", "*.lock"))
+    (folder / ".dvc").mkdir()
+    for name in ("dvc.yaml", "params.yaml", "constraints.txt", ".dvcignore", ".dvc/config"):
+        shutil.copy(ROOT / name, folder / name)
+    for path in (path for stage in EVERY for path in outputs(stage)):
+        append(folder / path if Path(path).suffix else folder / path / "made-up.txt")
+    subprocess.run(["git", "init", "--quiet", folder], check=True)
+    dvc(folder, "commit", "--force")
+    return folder
+
+
+@pytest.mark.pipeline
+@pytest.mark.parametrize("file", EDITS)
+def test_dvc_reruns_the_stages_that_use_the_room_of_an_edited_file(committed, file):
+    before = (committed / file).read_bytes()
+    append(committed / file)
+    found = would_run(committed)
+    (committed / file).write_bytes(before)
+    assert found == EDITS[file]
+
+
+@pytest.mark.pipeline
+def test_dvc_reruns_nothing_after_edits_of_estimates_the_command_line_recipes_or_docs(committed):
+    for file in READ_BY_NO_STAGE:
+        append(committed / file)
+    assert would_run(committed) == []

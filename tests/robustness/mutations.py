@@ -140,9 +140,10 @@ PIECES = [  # that confuse a reader
 
 def mutated(content: bytes, rng: np.random.Generator) -> bytes:
     """The content with one to four changes."""
+    changed = bytearray(content)
     for _ in range(rng.integers(1, 5)):
-        content = CHANGES[rng.integers(len(CHANGES))](bytearray(content), rng)
-    return bytes(content)
+        changed = CHANGES[rng.integers(len(CHANGES))](changed, rng)
+    return bytes(changed)
 
 
 def _span(content: bytearray, rng: np.random.Generator) -> tuple[int, int]:
@@ -266,7 +267,8 @@ def run_form(form: str, count: int, seed: int, folder: Path) -> dict:
     found, told = outcome(place)
     assert found == "read whole", told
     counts: Counter = Counter()
-    slowest, failures = 0.0, []
+    slowest = 0.0
+    failures: list[str] = []
     for n in range(count):
         name = list(whole)[rng.integers(len(whole))]
         (place / name).write_bytes(mutated_file(name, whole[name], rng))

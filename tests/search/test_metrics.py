@@ -227,7 +227,7 @@ def test_stored_values_order_and_repeats_do_not_matter_and_inputs_stay_as_they_a
 
 @pytest.mark.parametrize("chunk", [1, 30, 100, 10**6])
 def test_hits_do_not_depend_on_the_chunk(chunk, monkeypatch):
-    monkeypatch.setattr(metrics, "CHUNK", chunk)
+    monkeypatch.setattr(metrics, "LOOKED_UP", chunk)
     ranking, positives, _ = case(2)
     dense = positives.toarray()
     expected = [[label >= 0 and dense[doc, label] == 1 for label in row] for doc, row in enumerate(ranking)]

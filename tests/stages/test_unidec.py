@@ -59,8 +59,8 @@ LOSSES += ["decoupled-softmax+supcon", "decoupled-softmax+supcon+bce"]
 # Values that no two terms share, so that none can stand in for another.
 STEP = {"share": 0.3, "tau": 0.2, "bce_tau": 0.35, "bce_weight": 0.7, "symmetric": True, "batches": "clustered"}
 STEP |= {"classifier_symmetric": True}
-STEP |= {"encoder_loss": "decoupled-softmax", "classifier_loss": "supcon", "start": "labels", "dim": 0, "refresh": 2}
-STEP |= {"extra": 0, "classifier_from": 0, "average_after": 0}  # each has a test of its own
+STEP |= {"encoder_loss": "decoupled-softmax", "classifier_loss": "supcon", "dim": 0, "refresh": 2}
+STEP |= {"extra": 0, "average_after": 0}  # each has a test of its own
 EXCLUDED = [[0, 8], [2, 7]]  # pairs of a doc and a label that may not be predicted
 
 
@@ -74,7 +74,7 @@ def make(texts, positives) -> Callable[..., Unified]:
     def build(*, beta: int = 2, eta: int = 2, soft: bool = False, dropouts=(0.0, 0.0), todo=None, **changes) -> Unified:
         torch.manual_seed(0)
         tree = VALUES | STEP | changes
-        p, top = check(Params, tree, "here"), UnifiedTop(beta, eta, 0)
+        p, top = check(Params, tree, "here"), UnifiedTop(beta=beta, eta=eta, seed=0)
         classifier = p.classifier_loss != "none"
         heads = TwoHeads(bag(), dim=p.dim or SMALL, classifier=classifier, dropouts=dropouts)
         model = Unified(heads, points_of(texts, positives, soft, todo), LABEL_TEXTS, p, top)
@@ -102,7 +102,7 @@ def excluded_of(model: Unified):
 
 
 def first_epoch(model: Unified) -> Unified:
-    """The model as the first step of the first epoch finds it: negatives mined, classifiers joined."""
+    """The model as the first step of the first epoch finds it: negatives mined."""
     if model.top.eta:
         known = model.points.positives.csr(model.n_labels) + excluded_of(model)
         model.miner = Miner(known, model.top.eta * model.p.refresh)
@@ -354,86 +354,35 @@ def test_the_encoder_alone_has_no_classifiers(make, monkeypatch, tmp_path):
     model = make(classifier_loss="none", epochs=2, share=0.3)
     assert model.table.values.shape == (0, SMALL) and model.model.label is None
     fit_alone(model, tmp_path, list(range(7)))
-    assert model.table.first is None and not model.joined[0]
+    assert model.table.first is None
     assert list(model.vectors()) == ["labels"] and model.vectors()["labels"].shape == (len(LABEL_TEXTS), SMALL)
 
 
-def started(texts: Ragged, positives: Ragged, labels: Ragged, **changes) -> Unified:
-    """A model as it is before anything has moved it."""
-    p, top = check(Params, VALUES | STEP | changes, "here"), UnifiedTop(2, 2, 0)
+def test_classifiers_start_as_the_label_embeddings_and_their_head_as_the_other(texts, positives):
+    p, top = check(Params, VALUES | STEP, "here"), UnifiedTop(beta=2, eta=2, seed=0)
     torch.manual_seed(0)
-    return Unified(TwoHeads(bag(), dim=4, classifier=True), points_of(texts, positives, False), labels, p, top)
-
-
-def assert_small(values: torch.Tensor) -> None:
-    assert values.std().item() == pytest.approx(0.02, rel=0.05) and abs(values.mean().item()) < 0.001
-    assert len(values.unique(dim=0)) == len(values)
-
-
-def test_classifiers_start_from_the_label_embeddings(texts, positives):
-    model = started(texts, positives, LABEL_TEXTS, start="labels")
+    model = Unified(TwoHeads(bag(), dim=4, classifier=True), points_of(texts, positives, False), LABEL_TEXTS, p, top)
     np.testing.assert_array_equal(model.table.numpy(), model.label_embeddings())
     assert torch.equal(model.model.label.weight, model.model.text.weight)
+    assert np.abs(model.table.numpy()).sum(axis=1).min() > 0
 
 
-@pytest.mark.parametrize("joins", [0, 2])
-def test_classifiers_start_small_and_random(texts, positives, joins):
-    """At once, and drawn anew when they join later; some thousand values, so that their spread is sure."""
-    labels = LABEL_TEXTS.take(np.arange(1500) % len(LABEL_TEXTS))
-    model = started(texts, positives, labels, start="random", classifier_from=joins)
-    assert_small(model.table.values)
-    first = model.table.values.clone()
-    model.join(joins)
-    assert_small(model.table.values)
-    assert model.joined[0] and torch.equal(first, model.table.values) == (joins == 0)
+# --- the losses that are offered --------------------------------------------------------------------------------------
 
 
-# --- classifiers that join later --------------------------------------------------------------------------------------
-
-
-def test_before_they_join_the_encoder_trains_alone(make, monkeypatch):
-    model = first_epoch(make(classifier_from=2))
-    docs, watch = [6, 0, 2], Watch(model, monkeypatch)
-    found = model.loss(np.array(docs), np.random.default_rng(0))
-    found.backward()
-    assert found.item() == pytest.approx(loss_by_hand(model, docs, watch.pools[0], None), rel=2e-4)
-    assert watch.rows == model.table.gradients() == [] and model.model.label.weight.grad is None
-
-
-def test_they_join_once_and_start_from_the_encoder_as_it_is_then(make):
-    model = make(classifier_from=2, eta=0, batches="random")
-    pick, rng, own = PickSome(model, model.p, model.top), np.random.default_rng(0), model.table.values.clone()
-    for epoch in range(2):
-        pick(epoch, rng)
-        assert not model.joined[0] and torch.equal(model.table.values, own)
-    pick(2, rng)
-    np.testing.assert_array_equal(model.table.numpy(), model.label_embeddings())
-    assert model.joined[0] and torch.equal(model.model.label.weight, model.model.text.weight)
-    with torch.no_grad():
-        model.table.values.add_(0.1)
-    moved = model.table.values.clone()
-    pick(3, rng)
-    assert torch.equal(model.table.values, moved)
-
-
-def test_where_none_has_joined_by_the_kept_epoch_they_are_the_encoders_labels(make, monkeypatch, tmp_path):
-    figures = iter([50.0, 60.0, 40.0, 30.0])  # the second epoch is kept, the classifiers join in the third
-    monkeypatch.setattr(Judge, "__call__", lambda *_: {"goal": next(figures)})
-    model = make(classifier_from=2, epochs=4, patience=0)
-    fit_alone(model, tmp_path, list(range(6)), [6])
-    vectors = model.vectors()
-    np.testing.assert_allclose(vectors["classifiers"], vectors["labels"], atol=1e-6)
-
-
-@pytest.mark.parametrize("after", [1, 2, 3])
-def test_what_is_averaged_has_classifiers_that_have_joined(after):
-    tree = VALUES | {"classifier_from": 2, "average_after": after}
-    if after >= 2:
-        assert check(Params, tree, "here").average_after == after
-        return
-    with pytest.raises(UserError, match="average_after is 1 and classifier_from 2"):
-        check(Params, tree, "here")
-    assert check(Params, tree | {"classifier_loss": "none"}, "here").average_after == 1
+@pytest.mark.parametrize("name", ["encoder_loss", "classifier_loss"])
+def test_every_loss_of_a_temperature_is_offered_and_every_sum_of_them(name):
+    allowed = next(field for field in fields(Params) if field.name == name).metadata["among"]
+    single = losses.offered(["tau"])
+    assert {kind for kind in allowed if "+" not in kind} - {"none"} == set(single)
+    assert set(allowed) == {*LOSSES, *(["none"] if name == "classifier_loss" else [])}  # each has its sums above
+    for kind in losses.LOSSES:
+        tree = VALUES | {name: kind}
+        if kind in single:
+            assert getattr(check(Params, tree, "here"), name) == kind
+            continue
+        with pytest.raises(UserError, match=f"here.{name} is '{kind}'; allowed: decoupled-softmax, "):
+            check(Params, tree, "here")
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------
@@ -445,7 +394,7 @@ def many(batches: str, count: int = 45, **changes) -> PickSome:
     tokens = from_rows(rng.integers(4, 16, (count, 3)).tolist(), np.int32)
     positives = from_rows(rng.integers(0, 9, (count, 1)).tolist(), np.int32)
     tree = VALUES | STEP | {"batches": batches, "batch_size": 8, "refresh": 3} | changes
-    p, top = check(Params, tree, "here"), UnifiedTop(2, 2, 0)
+    p, top = check(Params, tree, "here"), UnifiedTop(beta=2, eta=2, seed=0)
     todo = np.delete(np.arange(count), 3)
     points = Points(tokens, positives, None, np.zeros(0, dtype=np.int32), todo)
     model = Unified(TwoHeads(bag(), dim=4, classifier=True), points, LABEL_TEXTS, p, top)
@@ -640,13 +589,12 @@ KINDS = {
     "bi-gru": {"train.kind": "bi-gru", "train.dropout": 0.1},
     "transformer": {"train.kind": "transformer", "train.layers": 1, "train.lr": 0.001},
     "smaller heads": {"train.dim": 5},
-    "random batches, nothing mined": {"train.batches": "random", "eta": 0, "train.start": "random"},
+    "random batches, nothing mined": {"train.batches": "random", "eta": 0},
     "both ways, with cross-entropy": {
         "train.symmetric": True,
         "train.classifier_symmetric": True,
         "train.classifier_loss": "decoupled-softmax+bce",
     },
-    "joining later": {"train.classifier_from": 1},
     "random labels": {"train.extra": 10},
     "averaged": {"train.average_after": 1},
     "exact search": {"index.search": "exact"},
@@ -723,7 +671,6 @@ OUT_OF_RANGE = {
     "train.head_dropout": (1, "at most 0.95"),
     "train.classifier_dropout": (-0.1, "at least 0"),
     "train.refresh": (0, "at least 1"),
-    "train.classifier_from": (-1, "at least 0"),
     "train.pretrained": (-0.5, "at least 0"),
     "train.dim": (-3, "at least 0"),
     "train.extra": (-1, "at least 0"),

@@ -62,7 +62,7 @@ def test_results_are_of_the_newest_finished_experiments_with_the_wanted_paramete
     assert found == {"good": (good, {"a": 2}), "others": (older, {"a": 3})}
 
 
-def test_results_of_the_second_pipeline_are_its_own(repository):
+def test_results_of_the_unified_pipeline_are_its_own(repository):
     both = files(TREE, {"a": 1}) | files({"eta": 6}, {"a": 2}, "unidec/")
     commit = repository("second", both)
     second = Experiment("second", {"unidec/params.yaml": {"eta": 6}, "params.yaml": {"K": 4096}}, UNIDEC)

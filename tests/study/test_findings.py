@@ -44,7 +44,7 @@ def test_make_takes_the_values_of_the_file_it_starts_from(unchecked):
     assert make("a", SETTINGS["dpr"], FILES).values["params.yaml"]["seed"] == 0
 
 
-def test_make_for_the_second_pipeline_changes_both_files(unchecked):
+def test_make_for_the_unified_pipeline_changes_both_files(unchecked):
     made = make("a", SETTINGS["unidec"], FILES, seed=1)
     assert made.values["params.yaml"] == {"dataset": "d", "prepare.refit": False}
     assert made.values[UNIDEC_PARAMS]["eta"] == 6 and "prepare.refit" not in made.values[UNIDEC_PARAMS]

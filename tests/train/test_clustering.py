@@ -87,7 +87,7 @@ def small_constants(monkeypatch):
     """Make the three ways of cutting a node (sampled, direct, Gram) all happen within a few hundred points."""
     monkeypatch.setattr(clustering, "SUBTREE", 100)
     monkeypatch.setattr(clustering, "GRAM", 20)
-    monkeypatch.setattr(clustering, "CHUNK", 37)
+    monkeypatch.setattr(clustering, "SCANNED", 37)
 
 
 # --- balanced: sizes --------------------------------------------------------------------------------------------------

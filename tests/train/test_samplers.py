@@ -10,7 +10,7 @@ from xcutils.core.ragged import from_rows
 from xcutils.train import samplers
 from xcutils.train.samplers import (
     ClusteredEpochs,
-    LabelPool,
+    KnownPairs,
     cluster_size,
     clustered_batches,
     first_columns,
@@ -151,22 +151,29 @@ def test_sampled_positives_are_uniform_and_the_generators(positives):
 
 @steady
 @given(st.lists(st.sets(st.integers(0, 11)).map(sorted), min_size=1, max_size=8), st.data())
-def test_the_mask_is_the_slice_of_the_label_matrix(rows, data):
+def test_known_pairs_are_the_slice_of_the_label_matrix(rows, data):
     positives = from_rows(rows, np.int32)
-    pool = LabelPool(positives, 12)
+    known = KnownPairs(positives, 12)
+    soft = KnownPairs(positives, 12, np.arange(len(positives.values), dtype=np.float32))
     for _ in range(2):  # the second time on the same scratch
         docs = np.array(data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=6)), dtype=np.int64)
         labels = np.array(data.draw(st.lists(st.integers(0, 11), unique=True)), dtype=np.int64)
         expected = positives.csr(12).toarray()[docs][:, labels] > 0
-        mask = pool.mask(docs, labels)
-        assert mask.dtype == bool and np.array_equal(mask, expected)
-        assert list(zip(*(part.tolist() for part in pool.known(docs, labels)))) == [
+        found, columns, nothing = known.within(docs, labels)
+        mask = np.zeros(expected.shape, dtype=bool)
+        mask[found, columns] = True
+        assert nothing is None and np.array_equal(mask, expected)
+        weights = dict(zip(zip(positives.row_ids().tolist(), positives.values.tolist()), range(len(positives.values))))
+        assert soft.within(docs, labels)[2].tolist() == [
+            weights[docs[row], labels[column]] for row, column in zip(found, columns)
+        ]
+        assert list(zip(found.tolist(), columns.tolist())) == [
             (row, labels.tolist().index(label))
             for row, doc in enumerate(docs)
             for label in rows[doc]
             if label in labels
         ]
-        assert (pool.column == -1).all()
+        assert (known.column == -1).all()
 
 
 def test_first_columns_are_places_in_the_pool():

@@ -15,23 +15,26 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 from zipfile import BadZipFile
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 from xcutils.core.errors import UserError
 from xcutils.core.pipelines import writer_of
 from xcutils.core.ragged import Ragged
 
+if TYPE_CHECKING:
+    import torch
+
 FORMAT = 2
 MANIFEST = "manifest.json"
 LIBRARIES = ("numpy", "scipy", "torch", "transformers", "tokenizers", "safetensors", "hnswlib")
 SIGNS_OF_A_FULL_DISK = ("requested and", "No space left", "File too large", "quota")  # numpy and safetensors say so
-REMEMBERED = 1 << 25  # bytes from which on a file that was found right is not hashed again until it changes
+REMEMBERED = 1 << 20  # bytes from which on a file that was found right is not hashed again until it changes
 _adopted: dict[tuple[int, int], dict] = {}  # device and inode of an adopted file -> what its manifest says of it
-_verified = Path(os.environ.get("DVC_ROOT", ".")) / ".scratch" / "verified.json"
 
 
 @contextmanager
@@ -205,14 +208,14 @@ def check(folder: Path) -> Path:
             raise UserError(f"{path} is {found}, not {facts['bytes']} bytes: {remedy(path)}.")
         stamp = _stamp(path, facts["sha256"])
         if size >= REMEMBERED:
-            known = _load_verified() if known is None else known
+            known = _load_verified(folder) if known is None else known
             if known.get(str(path.resolve())) == stamp:
                 continue
             fresh[str(path.resolve())] = stamp
         if sha256(path) != facts["sha256"]:
             raise UserError(f"{path} is damaged (its content is not what was written): {remedy(path)}.")
     if fresh:
-        _save_verified({**(known or {}), **fresh})
+        _save_verified(folder, {**(known or {}), **fresh})
     return folder
 
 
@@ -234,20 +237,33 @@ def _stamp(path: Path, content: str) -> list:
     return [facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino, content]
 
 
-def _load_verified() -> dict:
+def _verified(folder: Path) -> Path | None:
+    """Where the hashes of the project that the folder belongs to are remembered; None where there is no project."""
+    given = os.environ.get("DVC_ROOT")
+    roots = [Path(given)] if given else [p for p in folder.resolve().parents if (p / "dvc.yaml").is_file()]
+    return roots[-1] / ".scratch" / "verified.json" if roots else None
+
+
+def _load_verified(folder: Path) -> dict:
+    file = _verified(folder)
+    if file is None:
+        return {}
     try:
-        known = json.loads(_verified.read_text(encoding="utf-8"))
+        known = json.loads(file.read_text(encoding="utf-8"))
         return known if isinstance(known, dict) else {}
     except (OSError, ValueError):
         return {}
 
 
-def _save_verified(known: dict) -> None:
+def _save_verified(folder: Path, known: dict) -> None:
+    file = _verified(folder)
+    if file is None:
+        return
     try:
-        _verified.parent.mkdir(exist_ok=True)
-        draft = _verified.with_name(f".verified.{os.getpid()}")
+        file.parent.mkdir(exist_ok=True)
+        draft = file.with_name(f".verified.{os.getpid()}")
         draft.write_text(json.dumps({path: stamp for path, stamp in known.items() if os.path.exists(path)}))
-        os.replace(draft, _verified)
+        os.replace(draft, file)
     except OSError:
         pass  # it is hashed again next time
 
@@ -335,7 +351,9 @@ def save_tensors(folder: Path, name: str, tensors: dict[str, np.ndarray]) -> Non
     save_file({key: np.asarray(value, order="C") for key, value in tensors.items()}, Path(folder) / name)
 
 
-def load_tensors(folder: Path, name: str) -> dict[str, np.ndarray]:
+def load_tensors(folder: Path, name: str) -> dict[str, "torch.Tensor"]:
+    from safetensors.torch import load_file  # torch is slow to import: only where tensors are wanted
+
     try:
         return load_file(Path(folder) / name)
     except (OSError, SafetensorError) as error:

@@ -10,10 +10,10 @@ CHOOSE, FINAL = "choose", "final"
 
 @dataclass
 class Fold:
-    """One fit: on `fit` documents, watched on `validation` documents (none in the final fit)."""
+    """One fit: on the `training` documents, watched on the `validation` documents (none in the final fit)."""
 
     name: str
-    fit: np.ndarray
+    training: np.ndarray
     validation: np.ndarray
     found: dict = field(default_factory=dict)  # what the first fit chose, for the second to follow
 
@@ -41,6 +41,6 @@ def fit_names(refit: bool) -> list[str]:
     return [CHOOSE, FINAL] if refit else [CHOOSE]
 
 
-def last_fold(refit: bool) -> str:
+def last_fit(refit: bool) -> str:
     """The name of the fit whose models are used on new texts."""
     return FINAL if refit else CHOOSE

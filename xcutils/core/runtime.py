@@ -152,7 +152,7 @@ def resumable(stage: Path, params, inputs: Iterable[Path], **facts) -> Iterator[
     """
     stage, name = Path(stage).resolve(), Path(stage).stem
     facts |= {"stage": name, "params": asdict(params), "threads": torch.get_num_threads(), "device": str(device())}
-    folder = f"{name}-{scratch.fingerprint(facts, inputs, code_of(stage))}"
+    folder = f"{name}-{scratch.work_key(facts, inputs, code_of(stage))}"
     place = Path(os.environ.get("DVC_ROOT", ".")).resolve() / ".scratch" / folder
     with scratch.opened(place, lambda text: say(f"{name}: {text}"), _pause()) as opened:
         try:

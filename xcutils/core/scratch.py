@@ -1,6 +1,6 @@
 """What an unfinished stage has done so far: kept outside DVC's outputs, found by the next run, removed at the end.
 
-A scratch folder is named by a fingerprint of everything the result depends on, so that a run never goes on from the
+A scratch folder is named by a hash of everything the result depends on, so that a run never goes on from the
 state of another. Nothing in it is trusted before its hashes were found right; what is damaged is passed over, and said.
 """
 
@@ -30,7 +30,7 @@ LEAST = 20.0  # seconds between two snapshots, at least
 SPEED = 2e8  # bytes per second, until the first snapshot has been measured
 
 
-def fingerprint(facts: dict, inputs: Iterable[Path], code: Iterable[Path]) -> str:
+def work_key(facts: dict, inputs: Iterable[Path], code: Iterable[Path]) -> str:
     """A hash of parameters and machine (`facts`), artifact folders (`inputs`), source files and library versions."""
     parts = {
         "facts": facts,
@@ -80,7 +80,9 @@ class Scratch:
     """Parts that are finished, snapshots of those that are not, and rows that are filled one chunk at a time."""
 
     def __init__(self, folder: Path, say: Callable[[str], None] = lambda text: None, pause: float | None = None):
-        self.folder, self.say, self.pause = Path(folder), say, pause
+        self.folder = Path(folder)
+        self.say = say
+        self.pause = pause
 
     def part(self, name: str, make: Callable[[Path], None]) -> Path:
         """The folder of a part of the stage's work: `make` fills it, unless an earlier run has finished it."""
@@ -124,7 +126,9 @@ class Snapshots:
     spent = 0.0  # seconds that this process has taken to write snapshots
 
     def __init__(self, folder: Path, say: Callable[[str], None] = lambda text: None, pause: float | None = None):
-        self.folder, self.say, self.pause = Path(folder), say, pause
+        self.folder = Path(folder)
+        self.say = say
+        self.pause = pause
         self.cost: float | None = None
         self.last = time.monotonic()
         self.newest: Path | None = None  # the newest good one

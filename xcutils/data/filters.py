@@ -29,12 +29,16 @@ def read_filter(folder: Path, split: str, row_to_doc: Sequence[int], n_labels: i
         return None
     if len(paths) > 1:
         raise UserError(f"{folder} holds both {paths[0].name} and {paths[1].name}: keep one of them.")
-    path, pairs, rows = paths[0], array("q"), 0
+    path = paths[0]
+    pairs = array("q")
+    rows = 0
     for line in lines(path):
         if line.text is not None and not line.text.strip():
             continue
         rows += 1
-        kind, reason, pair = line.kind, line.reason, None
+        kind = line.kind
+        reason = line.reason
+        pair = None
         if line.text is not None:
             pair, kind, reason = _pair(line.text, len(row_to_doc), n_labels)
         if pair is None:

@@ -70,7 +70,10 @@ def _current(term: str, successors: dict[str, str]) -> str:
 
 def _read_terms(path: Path) -> tuple[dict[str, str], dict[str, str]]:
     """The names of the terms, and for ids out of use (alternative or obsolete) the term to use instead."""
-    names, alternatives, replacements, obsolete = {}, {}, {}, set()
+    names = {}
+    alternatives = {}
+    replacements = {}
+    obsolete = set()
     stanza = id = ""
     for _, line in _text_lines(path):
         key, _, value = line.partition(": ")
@@ -106,7 +109,9 @@ def _read_annotations(path: Path) -> tuple[dict[str, str], dict[str, set[str]]]:
     for where, row in _annotation_rows(path):
         if row["aspect"] != "P" or row["qualifier"] == "NOT":
             continue
-        id, text, term = row["database_id"].strip(), " ".join(row["disease_name"].split()), row["hpo_id"].strip()
+        id = row["database_id"].strip()
+        text = " ".join(row["disease_name"].split())
+        term = row["hpo_id"].strip()
         if not id or not term:
             raise UserError(f"{where}: database_id or hpo_id is empty: correct the line or install the package again.")
         if not text:

@@ -39,7 +39,9 @@ def frequencies(data: Dataset) -> np.ndarray:
 
 def statistics(data: Dataset, is_validation: np.ndarray) -> dict:
     """The numbers of the papers' dataset tables, and what was left out; means are over training docs or labels."""
-    train, test, n_labels = data.train, data.test, len(data.label_ids)
+    train = data.train
+    test = data.test
+    n_labels = len(data.label_ids)
     n_positives = len(train.positives.values)
     known = set(train.identity)
     return {

@@ -211,7 +211,9 @@ class _Chooser:
     """The text, labels and id columns of a file of docs; `id` is None where it has none."""
 
     def __init__(self, path: Path, says: Description, report: Skips):
-        self.path, self.says, self.report = path, says, report
+        self.path = path
+        self.says = says
+        self.report = report
         self.id: str | None = None
 
     def __call__(self, names: list[str]) -> list[str | None]:

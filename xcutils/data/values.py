@@ -11,7 +11,9 @@ class BadRow(Exception):
 
     def __init__(self, kind: str, reason: str, remedy: str = ""):
         super().__init__(reason)
-        self.kind, self.reason, self.remedy = kind, reason, remedy
+        self.kind = kind
+        self.reason = reason
+        self.remedy = remedy
 
     def note(self, report: Skips, path: Path, line: int) -> None:
         report.skip(path, line, self.kind, self.reason, self.remedy)

@@ -97,7 +97,9 @@ def _read_docs(path: Path, text_of: Callable, n_labels: int, report: Skips) -> C
             docs.leave_out()
             continue
         try:
-            id, text, targets = _uid(row), text_of(row), _targets(row, n_labels)
+            id = _uid(row)
+            text = text_of(row)
+            targets = _targets(row, n_labels)
             if not text or text.isspace():
                 raise BadRow("rows_without_text", f"document {short(id)} has no text")
             if not targets:

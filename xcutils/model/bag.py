@@ -24,7 +24,9 @@ class BagOfEmbeddings(Encoder):
 
     def __init__(self, vectors: Tensor, weights: Tensor, *, vocabulary: int, ngrams: int):
         super().__init__()
-        self.vocabulary, self.ngrams, self.dim = vocabulary, ngrams, vectors.shape[1]
+        self.vocabulary = vocabulary
+        self.ngrams = ngrams
+        self.dim = vectors.shape[1]
         self.vectors = RowTable(vectors, lr=0.0)
         self.weights = RowTable(weights, lr=0.0)
         self.tables = [self.vectors, self.weights]

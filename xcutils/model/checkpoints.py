@@ -90,7 +90,7 @@ def weight_files(checkpoint: str) -> list[Path]:
     return files
 
 
-def fingerprint(checkpoint: str) -> str:
+def checkpoint_hash(checkpoint: str) -> str:
     """A hash of the checkpoint's settings, tokenizer and weights."""
     folder, digest = checkpoint_folder(checkpoint), hashlib.sha256()
     for file in [folder / "config.json", folder / "tokenizer.json", *weight_files(checkpoint)]:

@@ -30,7 +30,7 @@ from xcutils.model.transformer import Transformer
 # What `kind` may be -> its class; the second table's are made of others and are not a choice of the user's.
 KINDS: dict[str, Any] = {"bag-of-embeddings": BagOfEmbeddings, "bi-gru": BiGRU, "transformer": Transformer}
 COMPOSED: dict[str, Any] = {"two-heads": TwoHeads, "beside-pretrained": BesidePretrained}
-CHUNK = 4096  # texts in one pass
+TEXTS = 4096  # texts in one pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +74,7 @@ def save_encoder(folder: Path, encoder: Encoder) -> None:
 
 def load_encoder(folder: Path, device: torch.device | str = "cpu") -> Encoder:
     """The encoder that a stage saved, on the device."""
-    tensors = artifacts.load_tensors(folder, "encoder.safetensors")
-    state = {name: torch.from_numpy(np.array(array)) for name, array in tensors.items()}
+    state = artifacts.load_tensors(folder, "encoder.safetensors")
     return move(rebuild(artifacts.load_json(folder, "encoder.json"), state), device)
 
 
@@ -93,7 +92,7 @@ def encode(
     *,
     read: bool = False,
     normalise: bool = True,
-    chunk: int = CHUNK,
+    chunk: int = TEXTS,
     watch: Callable = iter,
 ) -> np.ndarray:
     """(rows, D) float32: the embeddings of all texts, of length one by default, in chunks without gradients.
@@ -120,7 +119,7 @@ def encode_sets(
     *,
     read: bool = False,
     normalise: bool = True,
-    chunk: int = CHUNK,
+    chunk: int = TEXTS,
     watch: Callable = iter,
     into: Callable = InMemory,
 ) -> dict[str, np.ndarray]:
@@ -145,12 +144,12 @@ def encode_sets(
         for start, stop in ((i, min(i + chunk, len(tokens))) for i in range(0, len(tokens), chunk))
         if (start, stop) not in out[name].done
     ]
-    with _one_thread_each() as workers, ThreadPoolExecutor(workers) as pool:
+    with _one_thread_each() as workers, ThreadPoolExecutor(workers) as threads:
         try:
-            for done in watch([pool.submit(fill, *part) for part in todo]):
+            for done in watch([threads.submit(fill, *part) for part in todo]):
                 done.result()
         except BaseException:  # Ctrl-C among them: the chunks that have not begun are not waited for
-            pool.shutdown(wait=False, cancel_futures=True)
+            threads.shutdown(wait=False, cancel_futures=True)
             raise
     encoder.train(was_training)
     return {name: rows.array for name, rows in out.items()}
@@ -159,12 +158,12 @@ def encode_sets(
 @contextmanager
 def _one_thread_each() -> Iterator[int]:
     """The number of workers to use while every operation runs on one thread."""
-    threads = torch.get_num_threads()
+    count = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield threads
+        yield count
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(count)
 
 
 def move(encoder: Encoder, device: torch.device | str) -> Encoder:

@@ -23,7 +23,9 @@ class BiGRU(Encoder):
 
     def __init__(self, vectors: Tensor, *, hidden: int, dropout: float):
         super().__init__()
-        self.hidden, self.dropout, self.dim = hidden, dropout, 2 * hidden
+        self.hidden = hidden
+        self.dropout = dropout
+        self.dim = 2 * hidden
         self.vectors = RowTable(vectors, lr=0.0)
         self.tables = [self.vectors]
         self.gru = nn.GRU(vectors.shape[1], hidden, batch_first=True, bidirectional=True)

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from xcutils.core import artifacts, runtime
 from xcutils.core.errors import UserError
 from xcutils.core.ragged import Ragged, concatenate
-from xcutils.model.checkpoints import fingerprint
+from xcutils.model.checkpoints import checkpoint_hash
 from xcutils.model.encoder import Encoder, Texts
 from xcutils.model.transformer import Transformer, build_transformer
 
@@ -33,7 +33,7 @@ def build_pretrained(facts: dict, special: dict) -> Transformer:
     facts    embed.json: checkpoint, pooling, sha256
     special  the tokenizer's special tokens
     """
-    if fingerprint(facts["checkpoint"]) != facts["sha256"]:
+    if checkpoint_hash(facts["checkpoint"]) != facts["sha256"]:
         raise UserError(
             f"{facts['checkpoint']} has changed since its embeddings were made: run `dvc repro --force embed`."
         )
@@ -97,7 +97,9 @@ class Pretrained:
     """
 
     def __init__(self, facts: dict, special: dict, known: KnownTexts | None = None):
-        self.facts, self.special, self.known = facts, special, known
+        self.facts = facts
+        self.special = special
+        self.known = known
         self._encoder: Transformer | None = None
         self._lock = threading.Lock()  # several chunks are encoded side by side
         self.dim = known.dim if known else self.encoder().dim
@@ -154,7 +156,10 @@ class BesidePretrained(Encoder):
 
     def __init__(self, encoder: Encoder, pretrained: Pretrained, weight: float):
         super().__init__()
-        self.encoder, self.tables, self.pretrained, self.weight = encoder, encoder.tables, pretrained, weight
+        self.encoder = encoder
+        self.tables = encoder.tables
+        self.pretrained = pretrained
+        self.weight = weight
         self.dim = encoder.dim + pretrained.dim
 
     @classmethod

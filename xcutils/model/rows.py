@@ -23,7 +23,9 @@ class RowTable:
         momentum: float | None = None,
         weight_decay: float = 0.0,
     ):
-        self.values, self.lr, self.eps = values, lr, eps
+        self.values = values
+        self.lr = lr
+        self.eps = eps
         self.momentum, self.weight_decay = momentum, weight_decay
         self.steps = 0
         self.first: Tensor | None = None  # the moments exist from the first step on: a finished model needs none

@@ -10,7 +10,7 @@ from xcutils.core.errors import UserError
 from xcutils.core.ragged import Ragged, starts
 from xcutils.model.checkpoints import checkpoint_folder
 
-CHUNK = 4096  # texts encoded at once: enough for every core, little memory
+TOKENISED = 4096  # texts encoded at once: enough for every core, little memory
 
 
 def load_tokenizer(name: str) -> Tokenizer:
@@ -39,12 +39,17 @@ def special_ids(tokenizer: Tokenizer) -> dict[str, int]:
     return {"cls": ids[0], "sep": ids[1]}
 
 
+def unknown_id(tokenizer: Tokenizer) -> int | None:
+    """The id of what the tokenizer does not know: [UNK] of BERT, <unk> of RoBERTa; None when it has none."""
+    return next((i for name in ("[UNK]", "<unk>") if (i := tokenizer.token_to_id(name)) is not None), None)
+
+
 def tokenize(tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int) -> Ragged:
     """Rows of int32 token ids, at most max_tokens - 2 each: room for the two special tokens; a row may be empty."""
     values: list[np.ndarray] = [np.zeros(0, dtype=np.int32)]
     lengths = np.zeros(len(texts), dtype=np.int64)
-    for first in range(0, len(texts), CHUNK):
-        encoded = tokenizer.encode_batch_fast(list(texts[first : first + CHUNK]), add_special_tokens=False)
+    for first in range(0, len(texts), TOKENISED):
+        encoded = tokenizer.encode_batch_fast(list(texts[first : first + TOKENISED]), add_special_tokens=False)
         rows = [np.array(encoding.ids[: max_tokens - 2], dtype=np.int32) for encoding in encoded]
         lengths[first : first + len(rows)] = [len(row) for row in rows]
         values.append(np.concatenate(rows))
@@ -53,10 +58,8 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int) -> Rag
 
 def fill_empty(tokens: Ragged, tokenizer: Tokenizer) -> Ragged:
     """The rows, with the unknown token where there is none: a label without text still has a vector to start from."""
-    names = ("[UNK]", "<unk>")
-    unknown = next(
-        (i for name in names if (i := tokenizer.token_to_id(name)) is not None), special_ids(tokenizer)["sep"]
-    )
+    known = unknown_id(tokenizer)
+    unknown = special_ids(tokenizer)["sep"] if known is None else known
     lengths = np.maximum(tokens.lengths, 1)
     values = np.full(lengths.sum(), unknown, dtype=np.int32)
     offsets = starts(lengths)

@@ -23,7 +23,10 @@ class Transformer(Encoder):
 
     def __init__(self, model: Any, *, pooling: str, cls: int, sep: int):
         super().__init__()
-        self.model, self.pooling, self.cls, self.sep = model, pooling, cls, sep
+        self.model = model
+        self.pooling = pooling
+        self.cls = cls
+        self.sep = sep
         self.dim, self.tables = model.config.hidden_size, []
 
     @classmethod

@@ -7,7 +7,7 @@ import torch
 from scipy import sparse
 
 from xcutils.core import artifacts
-from xcutils.core.folds import CHOOSE, last_fold
+from xcutils.core.folds import CHOOSE, last_fit
 from xcutils.model.encoders import load_encoder
 from xcutils.rank.predictor import Predictor
 from xcutils.search.searched import vectors_of
@@ -23,7 +23,7 @@ def final_predictor(
     settings  shortlist, neighbours, tau, ef: as the score stage was run with
     inverse   (L,) inverse propensities
     """
-    fit = last_fold(artifacts.load_json(prepare / "train", "meta.json")["refit"])
+    fit = last_fit(artifacts.load_json(prepare / "train", "meta.json")["refit"])
     searchers = open_searchers(vectors_of(stages, fit), index, settings["ef"])
     positives = artifacts.load_ragged(prepare / "train", "positives").csr(len(inverse))
     return _assemble(stages[-1] / fit, searchers, positives, settings, inverse, device)

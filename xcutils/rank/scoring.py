@@ -20,7 +20,7 @@ from xcutils.search.metrics import Judged, Truth, frequency_bins, goal, most_per
 from xcutils.search.searcher import EXACT, INDEXES, recall
 
 DEPTH = 100  # labels ranked per document: R@100 needs them
-CHUNK = 1 << 14  # documents whose shortlists are held at once
+RANKED = 1 << 14  # documents whose shortlists are held at once
 RECALLED = 1000  # documents on which the index is compared with exact search
 BINS = ("head", "torso", "tail")
 
@@ -54,8 +54,8 @@ class Split:
     excluded: sparse.csr_matrix
 
     def part(self, start: int) -> "Split":
-        """CHUNK of the documents."""
-        rows = np.arange(start, min(start + CHUNK, len(self.tokens)))
+        """RANKED of the documents."""
+        rows = np.arange(start, min(start + RANKED, len(self.tokens)))
         return Split(self.tokens.take(rows), self.truth[rows], self.excluded[rows])
 
 
@@ -105,7 +105,7 @@ def final_rankings(
     """(row -> ranking (Q, DEPTH) of every search and of the fusion, the index's recall), each document encoded once."""
     parts: list[dict[str, np.ndarray]] = []
     recalls: dict[str, float] = {}
-    for start in range(0, len(split.tokens), CHUNK):
+    for start in range(0, len(split.tokens), RANKED):
         part = split.part(start)
         queries = predictor.embed(part.tokens)
         parts.append(chunk_rankings(predictor, fusion, part, queries))
@@ -200,7 +200,7 @@ class Result:
 def cost(
     s: Sizes, params: dict, host: Host, *, net: Network, pretrained: Network | None, lexical: bool, rows: int
 ) -> Estimate:
-    """The searchers of the last fit with their indexes, then rankings of all test documents, CHUNK at a time.
+    """The searchers of the last fit with their indexes, then rankings of all test documents, RANKED at a time.
 
     net         the trained encoder
     pretrained  the pretrained one, where it has a row or a share in the vectors
@@ -208,7 +208,9 @@ def cost(
     rows        rankings kept
     """
     p, index = params["score"], params["index"]
-    labels, all_docs, count = FLOAT * s.labels * net.dim, FLOAT * s.docs * net.dim, 2 * s.labels + s.docs
+    labels = FLOAT * s.labels * net.dim
+    all_docs = FLOAT * s.docs * net.dim
+    count = 2 * s.labels + s.docs
     found = p["neighbours"] * s.per_doc * 0.6  # different labels of a document's neighbours
     held = min(s.validation, p["fusion_docs"])
     kind = None if index["search"] == EXACT else INDEXES[index["search"]]
@@ -244,7 +246,7 @@ def cost(
         ],
         [*final, Part("words that documents and labels share", bm25.bytes_of(s) if lexical else 0.0)],
         [*final, queries, scores, Part("activations", passes)],
-        [*final, *shortlists(min(CHUNK, s.test)), *([scores] if kind is None else [])],
+        [*final, *shortlists(min(RANKED, s.test)), *([scores] if kind is None else [])],
         [*final, Part("rows of labels.csv", 700 * s.labels)],
     ]
     compared = 2 * net.dim + (pretrained.dim if pretrained else 0)

@@ -11,7 +11,7 @@ import torch
 from xcutils.core.vectors import unit
 
 SCORES = 1 << 26  # held at once
-CHUNK = 1 << 16  # vectors looked at together
+VECTORS = 1 << 16  # vectors looked at together
 
 
 def exact(
@@ -50,7 +50,7 @@ def _tensor(vectors: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(vectors, dtype=np.float32))
 
 
-def alive(vectors: np.ndarray, chunk: int = CHUNK) -> np.ndarray:
+def alive(vectors: np.ndarray, chunk: int = VECTORS) -> np.ndarray:
     """The rows that can be found: a zero row is near nothing. Rows that are not finite are refused."""
     parts = [
         start + np.flatnonzero(np.linalg.norm(unit(vectors[start : start + chunk]), axis=1) > 0)

@@ -16,7 +16,7 @@ from xcutils.core.costs import FLOAT, INT, LONG, Part
 from xcutils.core.errors import UserError
 from xcutils.search.exact import alive
 
-CHUNK = 1 << 11  # vectors copied at once while a graph is built, between two looks at `stop`
+INSERTED = 1 << 11  # vectors copied at once while a graph is built, between two looks at `stop`
 BLOCKS = 16  # drafts of one graph, at most: each costs as much time as the graph has vectors by then
 CACHE = 64e6  # bytes of vectors that are searched from the processor's cache
 
@@ -90,7 +90,7 @@ class Hnsw:
     @staticmethod
     def building_cost(sizes: list[int], dim: int) -> list[Part]:
         """What building graphs of these sizes side by side holds besides."""
-        chunks = sum(min(size, CHUNK) for size in sizes)
+        chunks = sum(min(size, INSERTED) for size in sizes)
         return [Part("vectors on their way", 2 * FLOAT * chunks * dim)]
 
     @staticmethod
@@ -131,7 +131,7 @@ def build_graph(
         graph.init_index(max_elements=max(1, len(there)), **settings)
     for start in range(done, len(there), block):
         some = there[start : start + block]
-        for few in np.split(some, range(CHUNK, len(some), CHUNK)):
+        for few in np.split(some, range(INSERTED, len(some), INSERTED)):
             if stop is not None and stop.is_set():
                 raise KeyboardInterrupt
             graph.add_items(np.asarray(vectors[few]), few, num_threads=building.threads)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
-CHUNK = 1 << 20  # ranked labels looked up at once
+LOOKED_UP = 1 << 20  # ranked labels looked up at once
 
 
 class _Placed(NamedTuple):
@@ -57,7 +57,7 @@ class Truth:
         if ranking.size and (ranking.min() < -1 or ranking.max() >= n_labels):
             raise ValueError(f"ranking holds ids outside -1..{n_labels - 1}")
         found = np.zeros(ranking.shape, dtype=bool)
-        step = max(1, CHUNK // max(1, ranking.shape[1]))
+        step = max(1, LOOKED_UP // max(1, ranking.shape[1]))
         for start in range(0, n_docs, step):
             part = ranking[start : start + step].astype(np.int64)
             indptr = truth.indptr[start : start + len(part) + 1]
@@ -154,7 +154,9 @@ class Judged:
 
     def per_label(self, k: int = 5) -> dict[str, np.ndarray]:
         """Three (L,) int arrays: true_positives and predicted in the top k of docs; relevant, all positives."""
-        top, is_hit, truth = self.ranking[:, :k], self.is_hit[:, :k], self.truth.positives
+        top = self.ranking[:, :k]
+        is_hit = self.is_hit[:, :k]
+        truth = self.truth.positives
         counted = {"true_positives": top[is_hit], "predicted": top[top >= 0], "relevant": truth.indices}
         return {name: np.bincount(labels, minlength=truth.shape[1]) for name, labels in counted.items()}
 

@@ -26,7 +26,7 @@ from xcutils.core.errors import UserError
 SUBTREE = 8192  # points clustered in one go: few enough to stay in cache, enough to fit a direction on
 GRAM = 128  # nodes up to this size iterate on their Gram matrix, which makes more starts nearly free
 STARTS = 8  # random starts tried side by side in a node that has a Gram matrix, the best kept; a larger node has one
-CHUNK = 4096  # rows per step of a scan over all vectors
+SCANNED = 4096  # rows per step of a scan over all vectors
 SCORES = 1 << 24  # scores held at a time by k-means: 64 MB
 
 
@@ -90,10 +90,10 @@ def balanced_clusters(
             clusters[node.ids] = _finish(_unit_rows(vectors, scales, node.ids), node, search)
 
     nodes = [_Node(np.arange(len(vectors)), 0, k)]
-    with _workers() as pool:
+    with _workers() as workers:
         while any(_is_large(node) for node in nodes):
-            nodes = _split_large(vectors, scales, nodes, search, pool)
-        list(pool.map(finish, nodes))
+            nodes = _split_large(vectors, scales, nodes, search, workers)
+        list(workers.map(finish, nodes))
     return clusters
 
 
@@ -174,8 +174,8 @@ def _workers() -> Iterator[ThreadPoolExecutor]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            yield pool
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as workers:
+            yield workers
     finally:
         torch.set_num_threads(threads)
 
@@ -183,9 +183,9 @@ def _workers() -> Iterator[ThreadPoolExecutor]:
 def _inverse_norms(vectors: np.ndarray) -> np.ndarray:
     """Return (n,) float32 what makes each vector a unit vector: 1 / length, or 0 for a zero vector."""
     lengths = np.empty(len(vectors), dtype=np.float32)
-    for start in range(0, len(vectors), CHUNK):
-        rows = vectors[start : start + CHUNK]
-        lengths[start : start + CHUNK] = np.sqrt(np.einsum("nd,nd->n", rows, rows))
+    for start in range(0, len(vectors), SCANNED):
+        rows = vectors[start : start + SCANNED]
+        lengths[start : start + SCANNED] = np.sqrt(np.einsum("nd,nd->n", rows, rows))
     bad = np.flatnonzero(~np.isfinite(lengths))
     if len(bad):
         raise UserError(
@@ -206,8 +206,8 @@ def _cluster_sums(vectors: np.ndarray, clusters: np.ndarray, k: int, scales: np.
         raise ValueError(f"clusters must be ({len(vectors)},), one for each vector, not {clusters.shape}")
     sums = np.zeros((k, vectors.shape[1]), dtype=np.float32)
     order = np.argsort(clusters, kind="stable")
-    for start in range(0, len(order), CHUNK):
-        ids = order[start : start + CHUNK]
+    for start in range(0, len(order), SCANNED):
+        ids = order[start : start + SCANNED]
         members, begins = np.unique(clusters[ids], return_index=True)
         sums[members] += np.add.reduceat(_unit_rows(vectors, scales, ids), begins, axis=0)
     return sums
@@ -221,20 +221,20 @@ def _is_large(node: _Node) -> bool:
 
 
 def _split_large(
-    vectors: np.ndarray, scales: np.ndarray, nodes: list[_Node], search: _Search, pool: ThreadPoolExecutor
+    vectors: np.ndarray, scales: np.ndarray, nodes: list[_Node], search: _Search, workers: ThreadPoolExecutor
 ) -> list[_Node]:
     """Return the nodes with each large one cut in two: one direction per node, one scan over all vectors."""
     large = [node for node in nodes if _is_large(node)]
-    directions = np.stack(list(pool.map(lambda node: _direction(vectors, scales, node, search), large)))
+    directions = np.stack(list(workers.map(lambda node: _direction(vectors, scales, node, search), large)))
     slots = np.zeros(len(vectors), dtype=np.int32)  # the direction of each vector; any will do outside large nodes
     for slot, node in enumerate(large):
         slots[node.ids] = slot
 
     def score(start: int) -> np.ndarray:
-        rows = slice(start, start + CHUNK)
+        rows = slice(start, start + SCANNED)
         return np.einsum("nd,nd->n", vectors[rows], directions[slots[rows]]) * scales[rows]
 
-    scores = np.concatenate(list(pool.map(score, range(0, len(vectors), CHUNK))))
+    scores = np.concatenate(list(workers.map(score, range(0, len(vectors), SCANNED))))
 
     def cut(node: _Node) -> list[_Node]:
         if not _is_large(node):
@@ -246,7 +246,7 @@ def _split_large(
             _Node(node.ids[~lower], node.first + left, node.count - left),
         ]
 
-    return [part for parts in pool.map(cut, nodes) for part in parts]
+    return [part for parts in workers.map(cut, nodes) for part in parts]
 
 
 def _direction(vectors: np.ndarray, scales: np.ndarray, node: _Node, search: _Search) -> np.ndarray:
@@ -278,7 +278,9 @@ def _finish(rows: np.ndarray, node: _Node, search: _Search) -> np.ndarray:
 def _split_level(rows: np.ndarray, level: _Level, search: _Search) -> _Level:
     """Return the next level: every node of several clusters cut in two, rows (n + 1, D) with a zero row at the end."""
     open_ = np.flatnonzero(level.counts > 1)
-    sizes, firsts, counts = level.sizes[open_], level.firsts[open_], level.counts[open_]
+    sizes = level.sizes[open_]
+    firsts = level.firsts[open_]
+    counts = level.counts[open_]
     lefts, cuts = _shares(counts, sizes)
     columns = np.arange(sizes.max())
     real = columns < sizes[:, None]
@@ -427,7 +429,7 @@ def _nearest(vectors: np.ndarray, scales: np.ndarray, centroids: np.ndarray) -> 
     clusters = np.empty(len(vectors), dtype=np.int32)
     cosines = np.empty(len(vectors), dtype=np.float32)
     columns = torch.from_numpy(centroids).T
-    step = max(1, min(CHUNK, SCORES // len(centroids)))
+    step = max(1, min(SCANNED, SCORES // len(centroids)))
     for start in range(0, len(vectors), step):
         rows = slice(start, start + step)
         best = (torch.from_numpy(_unit_rows(vectors, scales, rows)) @ columns).max(dim=1)

@@ -135,7 +135,9 @@ def _strongest(visits: sparse.csr_matrix, own: np.ndarray, delta: float, top: in
     is_own = counts.col == own[counts.row]
     base = np.zeros(len(own))
     base[counts.row[is_own]] = counts.data[is_own]
-    rows, columns, values = counts.row[~is_own], counts.col[~is_own], counts.data[~is_own]
+    rows = counts.row[~is_own]
+    columns = counts.col[~is_own]
+    values = counts.data[~is_own]
     order = np.lexsort((columns, -values, rows))
     rows, columns, values = rows[order], columns[order], values[order]
     rank = np.arange(len(rows)) - np.searchsorted(rows, rows)

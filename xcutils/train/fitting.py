@@ -17,7 +17,7 @@ from xcutils.core.params import value
 from xcutils.core.ragged import Ragged
 from xcutils.core.scratch import Scratch, Snapshots
 from xcutils.model.costs import Network
-from xcutils.model.encoders import CHUNK
+from xcutils.model.encoders import TEXTS
 from xcutils.search.exact import SCORES, exact
 from xcutils.search.metrics import evaluate, goal, most_per_row, without
 from xcutils.train.training import Optimisers, Outcome, Plan, train
@@ -144,8 +144,8 @@ class Judge:
 def validation_seconds(s: Sizes, net: Network, host: Host) -> float:
     """Of encoding labels and validation documents and comparing all with all."""
     texts, tokens = s.labels + s.validation, s.label_tokens + s.validation * s.doc_tokens / max(1, s.docs)
-    flops, moved = net.work(min(texts, CHUNK), tokens * min(1, CHUNK / max(1, texts)), train=False)
-    passes = max(1, texts / CHUNK) * (flops / host.speed + moved / BANDWIDTH)
+    flops, moved = net.work(min(texts, TEXTS), tokens * min(1, TEXTS / max(1, texts)), train=False)
+    passes = max(1, texts / TEXTS) * (flops / host.speed + moved / BANDWIDTH)
     return passes + 2 * s.validation * s.labels * net.dim / host.speed + 2 * FLOAT * s.validation * s.labels / BANDWIDTH
 
 

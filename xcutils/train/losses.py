@@ -226,7 +226,10 @@ class _Chunk:
     """
 
     def __init__(self, some: slice, inside, rows: Tensor, columns: Tensor):
-        self.some, self.inside, self.rows, self.columns = some, inside, rows[inside], columns[inside] - some.start
+        self.some = some
+        self.inside = inside
+        self.rows = rows[inside]
+        self.columns = columns[inside] - some.start
 
     def scores(self, x: Tensor, labels: Tensor, tau: float) -> Tensor:
         """(B, labels of the chunk) s / tau."""
@@ -367,7 +370,9 @@ def _contrastive(pairs: Pairs, *, contrast: float, slope: float, negatives: int)
 
 def _triplet(pairs: Pairs, *, margin: float, positives: int, negatives: int, weighting: float) -> Tensor:
     """Of the drawn positives, or where none were drawn of so many hardest ones."""
-    scores, is_positive, soft = pairs.x @ pairs.labels.T, pairs.is_positive(), None
+    scores = pairs.x @ pairs.labels.T
+    is_positive = pairs.is_positive()
+    soft = None
     if pairs.drawn is not None:
         positive = _at(scores, pairs.drawn, torch.inf)
     else:

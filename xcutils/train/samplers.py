@@ -35,8 +35,12 @@ class ClusteredEpochs:
 
     def __init__(self, docs: np.ndarray, bank: np.ndarray, *, batch_size: int, refresh: int, seed: int, **curriculum):
         """docs (n,) int documents to visit; bank (N, D) their latest embeddings; curriculum as for cluster_size."""
-        self.docs, self.bank, self.batch_size = docs, bank, batch_size
-        self.refresh, self.seed, self.curriculum = refresh, seed, curriculum
+        self.docs = docs
+        self.bank = bank
+        self.batch_size = batch_size
+        self.refresh = refresh
+        self.seed = seed
+        self.curriculum = curriculum
         self.clusters = np.arange(len(docs))
 
     def memory(self) -> dict[str, np.ndarray]:
@@ -62,7 +66,7 @@ def sample_positives(positives: Ragged, docs: np.ndarray, count: int, rng: np.ra
     return Ragged(shuffled, rows.offsets).cut(count)
 
 
-class LabelPool:
+class KnownPairs:
     """The labels of a batch, and which of them are known positives of which document.
 
     Keeps one scratch array of L entries, so that a batch costs its own pairs and not L.
@@ -74,31 +78,18 @@ class LabelPool:
         self.soft = None if weights is None else Ragged(weights, positives.offsets)
         self.column = np.full(n_labels, -1, dtype=np.int32)
 
-    def known(self, docs: np.ndarray, pool: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(row, column) of every known positive of `docs` among the distinct labels `pool`."""
+    def within(self, docs: np.ndarray, pool: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """(row, column, soft target) of every known positive of `docs` among the distinct labels `pool`.
+
+        There are no soft targets where all are 1.
+        """
         self.column[pool] = np.arange(len(pool), dtype=np.int32)
         rows = self.positives.take(docs)
         columns = self.column[rows.values]
         self.column[pool] = -1
         inside = columns >= 0
-        return rows.row_ids()[inside], columns[inside].astype(np.int64)
-
-    def targets(self, docs: np.ndarray, pool: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """(row, column, soft target) of every known positive, as `known`; no soft targets when all are 1."""
-        if self.soft is None:
-            return *self.known(docs, pool), None
-        self.column[pool] = np.arange(len(pool), dtype=np.int32)
-        rows = self.positives.take(docs)
-        columns = self.column[rows.values]
-        self.column[pool] = -1
-        inside = columns >= 0
-        return rows.row_ids()[inside], columns[inside].astype(np.int64), self.soft.take(docs).values[inside]
-
-    def mask(self, docs: np.ndarray, pool: np.ndarray) -> np.ndarray:
-        """(B, P) bool: the known positives as a matrix."""
-        mask = np.zeros((len(docs), len(pool)), dtype=bool)
-        mask[self.known(docs, pool)] = True
-        return mask
+        soft = None if self.soft is None else self.soft.take(docs).values[inside]
+        return rows.row_ids()[inside], columns[inside].astype(np.int64), soft
 
 
 def first_columns(sampled: Ragged, pool: np.ndarray, width: int) -> np.ndarray:

@@ -157,7 +157,9 @@ class _Run:
     """One training run: its progress, its generators, the best weights so far, and snapshots of all of them."""
 
     def __init__(self, plan: Plan, optimisers: list[Optimisers], weights, memory, snapshots: Snapshots | None):
-        self.plan, self.optimisers, self.weights = plan, optimisers, weights
+        self.plan = plan
+        self.optimisers = optimisers
+        self.weights = weights
         self.memory = lambda: {name: torch.from_numpy(array) for name, array in memory().items()}  # not a copy
         self.snapshots, self.progress = snapshots, Progress()
         self.best: dict[str, Tensor] = {}
@@ -221,7 +223,9 @@ class _Run:
                 score = next(iter(figures.values()))
                 at.since += 1
                 if score > at.best:
-                    at.best, at.since, at.kept = float(score), 0, at.epoch + 1
+                    at.best = float(score)
+                    at.since = 0
+                    at.kept = at.epoch + 1
                     self.best = {}  # the last best goes before the new one is copied
                     self.best = self._copy()
         at.curve.append({**row, **figures})
