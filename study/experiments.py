@@ -22,12 +22,19 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from longtail.recipes import flat
+from study.records import digest
 from xcutils.core import console
 from xcutils.core.errors import UserError
-from xcutils.core.pipelines import MODULAR, PIPELINES, Pipeline
+from xcutils.core.pipelines import MODULAR, PIPELINES, UNIDEC, Pipeline
 
 ROOT = Path(__file__).resolve().parents[1]
 Values = dict[str, Any]  # {section.name: value} of a parameter file
+# Parameters that a file no longer has, with the value they had in every recorded experiment. They stay part of an
+# experiment's digest: otherwise all records would be of other parameters as soon as one is removed.
+FORMER: dict[str, Values] = {
+    str(MODULAR.params): {"embed.layers": 0},
+    str(UNIDEC.params): {"train.start": "labels", "train.classifier_from": 0},
+}
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,12 @@ class Experiment:
     name: str
     values: dict[str, Values]
     pipeline: Pipeline = MODULAR
+
+    @property
+    def digest(self) -> str:
+        """Of its values, those of former parameters of its pipeline included."""
+        own = str(self.pipeline.params)
+        return digest({**self.values, own: FORMER[own] | self.values[own]})
 
     def arguments(self, present: dict[str, Values]) -> list[str]:
         """The words of `dvc exp run` that make this experiment from the parameter files as they are at present."""

@@ -58,11 +58,13 @@ class State:
     """The experiments that are there.
 
     records  {experiment: record}
+    unused   recorded experiments that are not there: they have other parameters, or lack a row
     again    those that are to be run although they are there, in this order
     current  digests of the code that gives the figures of the present code
     """
 
     records: dict[str, Record] = field(default_factory=dict)
+    unused: dict[str, Record] = field(default_factory=dict)
     again: list[str] = field(default_factory=list)
     current: set[str] = field(default_factory=set)
 
@@ -221,7 +223,7 @@ def of_this_clone(wanted: Iterable[Experiment], needs: Needs) -> dict[str, Recor
         one = by_name[name]
         bins = read_bins(commit) if any(", " in row for row in needs[name]) else {}
         if rows := only({**metrics, **bins}, needs[name]):
-            out[name] = Record(code.digest_at(commit, one.pipeline), records.digest(one.values), rows)
+            out[name] = Record(code.digest_at(commit, one.pipeline), one.digest, rows)
     return out
 
 
@@ -244,7 +246,7 @@ def take_in(state: State, found: dict[str, Record], every: dict[str, Experiment]
     Of two records of an experiment the one of the present code is kept, otherwise the one that was there.
     """
     for name, record in found.items():
-        if name not in every or record.parameters != records.digest(every[name].values):
+        if name not in every or record.parameters != every[name].digest:
             continue
         better = name not in state.records or (state.is_older(name) and record.code in state.current)
         if better and (rows := only(record.rows, needs[name])):
@@ -254,7 +256,9 @@ def take_in(state: State, found: dict[str, Record], every: dict[str, Experiment]
 def read_state(results: Path, others: tuple[Path, ...], every: dict[str, Experiment], files: Files) -> State:
     """What is recorded, what this clone has besides, and what others have recorded."""
     state, needs = State(current=code.current()), needed(files)
-    take_in(state, records.read(results) if results.is_file() else {}, every, needs)
+    recorded = records.read(results) if results.is_file() else {}
+    take_in(state, recorded, every, needs)
+    state.unused = {name: one for name, one in recorded.items() if name in every and name not in state.records}
     take_in(state, of_this_clone(every.values(), needs), every, needs)
     for file in others:
         take_in(state, records.read(file), every, needs)
@@ -320,10 +324,10 @@ class Study:
             run_embed(dataset, self.files, self.minutes)
 
     def write(self) -> None:
-        """Write the page and the records of what is there."""
+        """Write the page of what is there, and the records; a record that is not used stays until it is replaced."""
         older = sum(self.state.is_older(name) for name in self.state.records)
         self.docs.mkdir(parents=True, exist_ok=True)
-        records.write(self.results, self.state.records)
+        records.write(self.results, self.state.unused | self.state.records)
         text = document(self.state.records, older, self.files, read_notes(NOTES))
         (self.docs / PAGE).write_text(text, encoding="utf-8")
 

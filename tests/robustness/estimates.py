@@ -9,8 +9,8 @@ prints  a row per stage: the estimated and the measured memory and time, and the
 exit    1 if an estimate of memory is more than 1.5 times what was measured, or less than that part of it
 
 The generated dataset has short texts of words from a power law; labels are drawn from a power law too. Its parameters
-are those of params.yaml and unidec/params.yaml but for what makes it possible in half an hour on two cores: one layer
-in `embed`, two epochs, the classifiers of the batch's labels alone, a coarser graph.
+are those of params.yaml and unidec/params.yaml but for what makes it possible in an hour on two cores: two epochs, the
+classifiers of the batch's labels alone, a coarser graph.
 """
 
 import gzip
@@ -45,7 +45,6 @@ TEST_DOCS = 5000  # of the generated dataset
 GENERATED = {  # pipeline -> what the generated dataset changes in its parameters
     "": (
         "prepare.validation=0.02",
-        "embed.layers=1",
         "K=16384",
         "encoder.epochs=2",
         "encoder.cluster_from=1",

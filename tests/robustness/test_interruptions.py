@@ -27,7 +27,6 @@ def larger_run(tiny_model, tmp_path_factory):
         "train.epochs": 3,
         "train.batch_size": 256,
         "train.refresh": 1,
-        "train.classifier_from": 1,
         "train.average_after": 1,
         "train.extra": 100,
         "index.block": 1000,

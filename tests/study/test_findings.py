@@ -5,6 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from longtail.recipes import flat
 from study import experiments, findings, records
 from study.directions import DIRECTIONS
 from study.findings import make
@@ -334,6 +335,29 @@ def test_a_record_of_other_parameters_is_not_used(made_up, tmp_path, monkeypatch
     monkeypatch.setattr(findings, "read_files", lambda _: files)
     assert study_of(tmp_path, "D4", "recipes").exit_code == 0
     assert made_up.ran == ["study-recipe-unidec"]
+
+
+def test_a_record_that_is_not_used_stays_until_it_is_replaced(made_up, tmp_path, monkeypatch):
+    assert study_of(tmp_path, "recipes").exit_code == 0
+    before = results_of(tmp_path)
+    made_up.done.clear()
+    monkeypatch.setattr(findings, "read_files", lambda _: FILES | {"recipes/unidec.yaml": FILES["unidec/params.yaml"]})
+    assert study_of(tmp_path, "--no-run").exit_code == 0
+    assert results_of(tmp_path) == before and "| unidec | not run yet |" in (tmp_path / "study.md").read_text()
+    assert study_of(tmp_path, "recipes").exit_code == 0
+    changed = [name for name, record in results_of(tmp_path).items() if record != before[name]]
+    assert changed == ["study-recipe-unidec"]
+
+
+def test_every_record_of_this_repository_is_of_the_present_parameters():
+    every = findings.make_all(findings.read_files(experiments.ROOT))
+    other = [name for name, one in records.read(findings.RESULTS).items() if one.parameters != every[name].digest]
+    assert not other, "a parameter that was removed belongs into FORMER of study/experiments.py, with its last value"
+
+
+def test_a_former_parameter_is_in_no_file():
+    files = findings.read_files(experiments.ROOT)
+    assert not any(set(values) & set(flat(files[file])) for file, values in experiments.FORMER.items())
 
 
 def test_a_record_without_a_row_that_is_needed_is_not_used(made_up, tmp_path):
