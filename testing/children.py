@@ -1,6 +1,7 @@
-"""Stages in processes of their own that can be killed, forked from one that has imported all but computed nothing.
+"""Stages in processes of their own that can be killed.
 
-A process takes seconds to import torch; a fork of one that has done so takes none.
+Each is forked from a process that has imported everything and computed nothing: to import torch takes seconds, and a
+fork takes none.
 """
 
 import os
@@ -15,18 +16,20 @@ from testing import tiny
 
 
 def import_all() -> None:
-    """Once, before the first fork; nothing is computed here."""
+    """Import what the stages need, once, before the first fork."""
     for stage in tiny.EVERY:
         tiny.module(stage)
     import transformers.models.auto.modeling_auto  # noqa: F401
 
 
 class Child:
-    """A process that works in `folder`; what it prints goes into `log`."""
+    """A process that works in `folder`; what it prints goes into the file `log`."""
 
     def __init__(self, folder: Path, log: Path, work: Callable[[], None], **env: str):
+        self.log = log
+        self.code: int | None = None
         sys.stdout.flush()
-        self.pid, self.log, self.code = os.fork(), log, None
+        self.pid = os.fork()
         if self.pid:
             return
         try:
@@ -66,6 +69,7 @@ class Child:
         self.wait()
 
     def said(self) -> str:
+        """What it printed."""
         return self.log.read_text(encoding="utf-8", errors="replace")
 
 

@@ -7,5 +7,5 @@ search  nearest vectors, exact or through a graph, and what a ranking is worth
 train   losses, samplers, mining, clustering, the one training loop
 rank    several searches fused into one ranking, and its score
 
-A room imports only rooms above it in this list, of these core, model and search; no room knows a stage.
+Every room may import core; train and rank import model and search too. No other room is imported, and no stage.
 """

@@ -47,9 +47,9 @@ def spans(page: str) -> list[str]:
 
 
 def commands(page: str) -> list[str]:
-    """Single commands: the lines of fenced blocks without their comments, and what stands in backticks."""
-    lines = [line.partition("  #")[0] for block in blocks(page) for line in block.replace("\\\n", " ").splitlines()]
-    pieces = [piece for line in [*lines, *spans(page)] for piece in line.split("&&")]
+    """Single commands: the lines of fenced blocks up to two spaces and a comment, and what stands in backticks."""
+    lines = [line.strip() for block in blocks(page) for line in block.splitlines()]
+    pieces = [piece for line in [*lines, *spans(page)] for piece in line.partition("  ")[0].split("&&")]
     return [piece.strip().removeprefix("$ ") for piece in pieces]
 
 
@@ -141,6 +141,15 @@ def test_every_command_exists(page):
 def test_every_parameter_that_is_set_exists(page):
     for file, name in re.findall(r"-S '?(?:([\w/]+\.yaml):)?([\w.]+)=", text(page)):
         assert name == "NAME" or name in flat(read(ROOT / (file or "params.yaml"))), (file, name)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_parameter_that_is_named_exists(page):
+    known = {name for pipeline in PIPELINES.values() for name in flat(read(ROOT / pipeline.params))}
+    sections = {name.partition(".")[0] for name in known if "." in name}
+    for name in re.findall(r"`(\w+\.\w+)(?:[=:][^`]*)?`", prose(page)):
+        is_file = name.endswith((".py", ".csv", ".json", ".yaml", ".npy"))
+        assert is_file or name.partition(".")[0] not in sections or name in known, name
 
 
 def test_the_variables_of_the_machine_are_those_the_code_reads():

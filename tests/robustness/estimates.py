@@ -161,7 +161,8 @@ def run(stage: str, command: str, folder: Path) -> Measured:
 def compare(folder: Path, dataset: Path, first: str) -> Iterator[Comparison]:
     """Run every stage from `first` on in the folder; those before it are as they were measured there before."""
     values = {pipeline.folder: parameters(folder / pipeline.params).values for pipeline in PIPELINES.values()}
-    sizes, host, order = raw(dataset, values[""]), this_host(), [*EVERY, NO_STAGE]
+    sizes, host = raw(dataset, values[""]), this_host()
+    order = [*EVERY, NO_STAGE]
     for name in EVERY:
         place, _, stage = name.rpartition("/")
         pipeline, params = PIPELINES[place], values[place]

@@ -8,6 +8,9 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +25,7 @@ from testing.tiny import (
     EVERY,
     LABELS,
     NAMED,
+    PARAMS,
     PIPELINES,
     RECIPROCAL,
     ROOT,
@@ -29,6 +33,7 @@ from testing.tiny import (
     STAGES,
     TEST,
     TRAIN,
+    UNIDEC,
     arguments,
     branch,
     dataset_rows,
@@ -36,14 +41,17 @@ from testing.tiny import (
     label_id,
     make_params,
     make_project,
+    module,
     run_stage,
     run_stages,
     small_checkpoint,
     write_dataset,
     write_params,
 )
-from xcutils.core import artifacts
+from xcutils.core import artifacts, runtime
+from xcutils.core.params import check
 from xcutils.core.ragged import to_strings
+from xcutils.core.rooms import code_of
 from xcutils.model.encoders import encode, load_encoder
 from xcutils.rank import bm25
 from xcutils.rank.assembly import choosing_predictor, final_predictor
@@ -534,6 +542,91 @@ def test_without_refit_the_models_that_chose_are_used(change):
     assert_sound(load_metrics(folder))
 
 
+# --- which unfinished work is a stage's own ---------------------------------------------------------------------------
+
+RESUMED = ["embed", "encoder", "augment", "classifier", "index", "unidec/train"]
+ROOMS = sorted(path.parent.relative_to(ROOT).as_posix() for path in ROOT.glob("xcutils/*/__init__.py"))
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory) -> Path:
+    """A copy of the project's code, recipes and pages, to be edited."""
+    folder = tmp_path_factory.mktemp("tree").resolve()
+    for top in ("stages", "unidec", "xcutils", "longtail", "recipes", "docs"):
+        for file in (path for kind in ("py", "yaml", "md") for path in (ROOT / top).rglob(f"*.{kind}")):
+            place = folder / file.relative_to(ROOT)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, place)
+    return folder
+
+
+@contextmanager
+def edited(file: Path) -> Iterator[None]:
+    """The file with one more line, for a while."""
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text + "# another line\n", encoding="utf-8")
+    yield
+    file.write_text(text, encoding="utf-8")
+
+
+@pytest.fixture
+def work(tree, tmp_path, monkeypatch) -> Callable[[str], str]:
+    """The name of the folder of a stage's unfinished work, by the code in `tree`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    monkeypatch.setattr(runtime, "code_of", cache(lambda file: code_of(file, tree)))
+
+    @cache
+    def params(stage: str):
+        folder, _, section = stage.rpartition("/")
+        return check(module(stage).Params, make_params(UNIDEC if folder else PARAMS)[section], "here")
+
+    def name_of(stage: str) -> str:
+        file = tree / Path(module(stage).__file__).relative_to(ROOT)
+        with runtime.resumable(file, params(stage), [], seed=0) as scratch:
+            return scratch.folder.name
+
+    return name_of
+
+
+@pytest.mark.parametrize("stage", RESUMED)
+def test_unfinished_work_is_of_the_stages_file_and_the_rooms_it_reaches(tree, work, stage):
+    own, before = f"{module(stage).__name__.replace('.', '/')}.py", work(stage)
+    reached = {own, "stages/__init__.py", *(room for room in ROOMS if room in EVERY[stage]["deps"])}
+    assert {"xcutils/core", "xcutils/data"} & reached == {"xcutils/core"}  # no stage but prepare reads a dataset
+    others = {f"{module(other).__name__.replace('.', '/')}.py" for other in EVERY}
+    for place in sorted({*ROOMS, *others, "stages/__init__.py", "longtail", "recipes", "docs", "unidec/params.yaml"}):
+        for file in [tree / place] if (tree / place).is_file() else sorted((tree / place).iterdir())[-2:]:
+            if file.is_file():
+                with edited(file):
+                    assert (work(stage) != before) == (place in reached), file
+    assert work(stage) == before
+
+
+@pytest.mark.parametrize(
+    "file, goes_on", [("xcutils/model/bag.py", False), ("xcutils/train/losses.py", True), ("longtail/cli.py", True)]
+)
+def test_an_interrupted_stage_goes_on_unless_its_own_code_was_edited(
+    tiny_run, tiny_model, tmp_path, monkeypatch, tree, file, goes_on
+):
+    monkeypatch.setattr(runtime, "code_of", lambda stage: code_of(tree / stage.relative_to(ROOT), tree))
+    folder, _ = branch(tiny_run, tmp_path / "branch", "embed", **small_checkpoint(tiny_model))
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="the power went"):
+        patch.setattr("stages.embed.artifacts.save_array", raise_power_cut)
+        run_stage(folder, "embed")
+    assert_nothing_left(folder, "embed")
+    with edited(tree / file):
+        said = run_stages(folder, ["embed"])["embed"]
+    assert (f"embed: docs: goes on after {TRAIN} of {TRAIN} rows" in said) == goes_on
+    for name in ("docs", "labels"):
+        made, wanted = (artifacts.load_array(base / "data" / "embed", name) for base in (folder, tiny_run))
+        np.testing.assert_array_equal(made, wanted)
+
+
+def raise_power_cut(*_) -> None:
+    raise RuntimeError("the power went")
+
+
 # --- what goes wrong --------------------------------------------------------------------------------------------------
 
 WRITTEN = {home(stage) for stage in EVERY}
@@ -572,8 +665,8 @@ def assert_nothing_left(folder: Path, stage: str) -> None:
     ],
 )
 def test_a_stage_that_fails_half_way_leaves_no_output(tiny_run, tiny_model, tmp_path, monkeypatch, stage, owner, name):
-    module = importlib.import_module(owner)
-    works, calls = getattr(module, name), []
+    code = importlib.import_module(owner)
+    works, calls = getattr(code, name), []
 
     def fails_later(*args, **kwargs):
         calls.append(args)
@@ -582,7 +675,7 @@ def test_a_stage_that_fails_half_way_leaves_no_output(tiny_run, tiny_model, tmp_
             raise RuntimeError("the power went")
         return made
 
-    monkeypatch.setattr(module, name, fails_later)
+    monkeypatch.setattr(code, name, fails_later)
     folder, _ = branch(tiny_run, tmp_path / "branch", stage, **small_checkpoint(tiny_model))
     with pytest.raises(RuntimeError, match="the power went"):
         run_stage(folder, stage)
@@ -697,7 +790,7 @@ def test_a_checkpoint_with_other_tokens_is_refused(tiny_run, tiny_model, tmp_pat
         ({"embed.model": "all-MiniLM-L6-v2"}, ["embed.model", "all-MiniLM-L6-v2", "vocabulary"]),
         ({"encoder.model": "all-MiniLM-L6-v2"}, ["encoder.model", "all-MiniLM-L6-v2", "vocabulary"]),
         ({"prepare.max_tokens": 33}, ["takes at most 32 tokens", "prepare.max_tokens"]),
-        ({"embed.layers": 99}, ["has 6 layers, not 99"]),
+        ({"encoder.kind": "transformer", "encoder.layers": 99}, ["has 6 layers, not 99"]),
         ({"encoder.cluster_first": 300}, ["encoder", "cluster_last is 256", "cluster_first 300"]),
         ({"classifier.cluster_last": 3}, ["classifier", "cluster_last is 3", "cluster_first 32"]),
         ({"score.tau": "1e-4x"}, ["score.tau", "1e-4x", "must be a number"]),

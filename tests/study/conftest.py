@@ -9,6 +9,12 @@ from study import code, experiments, findings
 from tests.study.made_up import FILES, MadeUpDVC
 
 
+@pytest.fixture(scope="session")
+def files() -> findings.Files:
+    """The parameter files and recipes of this repository."""
+    return findings.read_files(experiments.ROOT)
+
+
 @pytest.fixture
 def unchecked(monkeypatch):
     """Any value is good."""

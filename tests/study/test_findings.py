@@ -22,16 +22,14 @@ RESULTS = "results.json"
 
 
 @pytest.mark.parametrize("start", sorted({setting.start for setting in SETTINGS.values()}))
-def test_every_setting_is_valid_in_this_repository(start):
-    files = findings.read_files(experiments.ROOT)
+def test_every_setting_is_valid_in_this_repository(start, files):
     for name, setting in SETTINGS.items():
         if setting.start == start:
             made = make(name, setting, files, seed=2)
             assert made.values[str(made.pipeline.params)]["seed"] == 2
 
 
-def test_the_whole_study_can_be_made_in_this_repository():
-    files = findings.read_files(experiments.ROOT)
+def test_the_whole_study_can_be_made_in_this_repository(files):
     assert set(findings.make_all(files)) >= {*recipes(files), *(name_of(name, 0) for name in SETTINGS)}
     methods = {"dexa", "ngame", "dpr", "ance", "siamesexml", "dexml", "renee", "depsl", "unidec"}
     assert methods <= {name.removeprefix("study-recipe-") for name in recipes(files)}
@@ -349,14 +347,13 @@ def test_a_record_that_is_not_used_stays_until_it_is_replaced(made_up, tmp_path,
     assert changed == ["study-recipe-unidec"]
 
 
-def test_every_record_of_this_repository_is_of_the_present_parameters():
-    every = findings.make_all(findings.read_files(experiments.ROOT))
+def test_every_record_of_this_repository_is_of_the_present_parameters(files):
+    every = findings.make_all(files)
     other = [name for name, one in records.read(findings.RESULTS).items() if one.parameters != every[name].digest]
     assert not other, "a parameter that was removed belongs into FORMER of study/experiments.py, with its last value"
 
 
-def test_a_former_parameter_is_in_no_file():
-    files = findings.read_files(experiments.ROOT)
+def test_a_former_parameter_is_in_no_file(files):
     assert not any(set(values) & set(flat(files[file])) for file, values in experiments.FORMER.items())
 
 

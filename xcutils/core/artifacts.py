@@ -33,13 +33,13 @@ FORMAT = 2
 MANIFEST = "manifest.json"
 LIBRARIES = ("numpy", "scipy", "torch", "transformers", "tokenizers", "safetensors", "hnswlib")
 SIGNS_OF_A_FULL_DISK = ("requested and", "No space left", "File too large", "quota")  # numpy and safetensors say so
-REMEMBERED = 1 << 20  # bytes from which on a file that was found right is not hashed again until it changes
-_adopted: dict[tuple[int, int], dict] = {}  # device and inode of an adopted file -> what its manifest says of it
+REMEMBERED = 1 << 20  # bytes: a file of this size or more, once found right, is hashed again only after it has changed
+_adopted: dict[tuple[int, int], dict] = {}  # device and inode of an adopted file -> its entry in the manifest
 
 
 @contextmanager
 def writing(out: Path, *, name: str = "", params: dict | None = None, inputs: Iterable[Path] = ()) -> Iterator[Path]:
-    """A fresh folder that takes the place of `out` only when the block has ended well and all of it is on the disk.
+    """A fresh folder, which replaces `out` only after the block has ended without an error and all is on the disk.
 
     name, params, inputs  for the manifest: what the artifact is, and the parameters and artifacts it was made from
     """
@@ -77,13 +77,14 @@ def writing(out: Path, *, name: str = "", params: dict | None = None, inputs: It
 
 def _not_written(out: Path, error: Exception) -> str | None:
     """What to say when a file could not be written whole; None when that is not what went wrong."""
-    text, number = " ".join(str(error).split()), getattr(error, "errno", None)
+    text = " ".join(str(error).split())
+    number = getattr(error, "errno", None)
     full = number in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT) or any(sign in text for sign in SIGNS_OF_A_FULL_DISK)
     if not full and number not in (errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM):
         return None
-    first = "make room on the disk" if full else "check the disk and its permissions"
+    advice = "make room on the disk" if full else "check the disk and its permissions"
     again = f"run `{command(out)}` again"
-    return f"{out} could not be written ({text}): {first} and {again}; what was there before is unhurt."
+    return f"{out} could not be written ({text}): {advice} and {again}; what was there before is unhurt."
 
 
 def command(path: Path) -> str:
@@ -112,13 +113,13 @@ def _sync(path: Path) -> None:
 
 def libraries() -> dict[str, str]:
     """The versions of Python and of the libraries that results depend on."""
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for library in LIBRARIES:
         try:
-            found[library] = version(library)
+            versions[library] = version(library)
         except PackageNotFoundError:
-            found[library] = "none"
-    return found
+            versions[library] = "none"
+    return versions
 
 
 def _fingerprints(folders: Iterable[Path]) -> dict[str, str]:
@@ -135,20 +136,20 @@ def _facts(path: Path) -> dict:
 
 
 def _inode(path: Path) -> tuple[int, int]:
-    facts = path.stat()
-    return facts.st_dev, facts.st_ino
+    status = path.stat()
+    return status.st_dev, status.st_ino
 
 
 def adopt(part: Path, folder: Path) -> None:
-    """Put the files of a finished folder into `folder`, without copying or hashing them again where that can be."""
+    """Put the files of a finished folder into `folder`, without copying or hashing them again if links work."""
     folder.mkdir(parents=True, exist_ok=True)
-    known = load_manifest(part)["files"]
+    files = load_manifest(part)["files"]
     for path in part.iterdir():
         if path.name == MANIFEST:
             continue
         try:
             os.link(path, folder / path.name)
-            _adopted[_inode(path)] = known[path.name]
+            _adopted[_inode(path)] = files[path.name]
         except OSError:
             shutil.copyfile(path, folder / path.name)
 
@@ -175,7 +176,7 @@ def sha256(path: Path) -> str:
 
 
 def load_manifest(folder: Path) -> dict:
-    """What the folder's manifest says, after it was found to be one of this version."""
+    """The folder's manifest, after checking that it is undamaged and of this version."""
     folder = Path(folder)
     if not (folder / MANIFEST).is_file():
         raise UserError(f"{folder} is not a finished artifact ({MANIFEST} is missing): {remedy(folder)}.")
@@ -191,11 +192,11 @@ def load_manifest(folder: Path) -> dict:
 
 
 def check(folder: Path) -> Path:
-    """The folder, after its manifest and the size and content of each file were found right."""
+    """The folder, after checking its manifest and the size and content of each file."""
     folder = Path(folder)
     manifest = load_manifest(folder)
-    known: dict | None = None
-    fresh: dict[str, list] = {}
+    verified: dict | None = None  # stamps of earlier checks
+    fresh: dict[str, list] = {}  # stamps of this one
     for path in folder.rglob("*"):
         name = path.relative_to(folder).as_posix()
         if path.is_file() and name not in manifest["files"] and name != MANIFEST:
@@ -208,37 +209,37 @@ def check(folder: Path) -> Path:
             raise UserError(f"{path} is {found}, not {facts['bytes']} bytes: {remedy(path)}.")
         stamp = _stamp(path, facts["sha256"])
         if size >= REMEMBERED:
-            known = _load_verified(folder) if known is None else known
-            if known.get(str(path.resolve())) == stamp:
+            verified = _load_verified(folder) if verified is None else verified
+            if verified.get(str(path.resolve())) == stamp:
                 continue
             fresh[str(path.resolve())] = stamp
         if sha256(path) != facts["sha256"]:
             raise UserError(f"{path} is damaged (its content is not what was written): {remedy(path)}.")
     if fresh:
-        _save_verified(folder, {**(known or {}), **fresh})
+        _save_verified(folder, {**(verified or {}), **fresh})
     return folder
 
 
 def check_together(*folders: Path) -> None:
-    """Check the folders, and that each was made from those of the others it says it was made from."""
+    """Check every folder, and that each was made from the others as they are now."""
     manifests = {folder: load_manifest(check(folder)) for folder in folders}
-    here = {manifest["name"]: folder for folder, manifest in manifests.items()}
+    folder_of = {manifest["name"]: folder for folder, manifest in manifests.items()}
     for folder, manifest in manifests.items():
-        for name, print_then in manifest["inputs"].items():
-            if name in here and fingerprint(here[name]) != print_then:
+        for name, then in manifest["inputs"].items():
+            if name in folder_of and fingerprint(folder_of[name]) != then:
                 raise UserError(
-                    f"{folder} was made from another {here[name]} than the one that is there: {remedy(folder)}."
+                    f"{folder} was made from another {folder_of[name]} than the one that is there: {remedy(folder)}."
                 )
 
 
 def _stamp(path: Path, content: str) -> list:
-    """What changes when anybody writes to the file."""
-    facts = path.stat()
-    return [facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino, content]
+    """Facts of which one changes whenever somebody writes to the file."""
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, content]
 
 
 def _verified(folder: Path) -> Path | None:
-    """Where the hashes of the project that the folder belongs to are remembered; None where there is no project."""
+    """The file that remembers the stamps of verified files of the folder's project; None outside a project."""
     given = os.environ.get("DVC_ROOT")
     roots = [Path(given)] if given else [p for p in folder.resolve().parents if (p / "dvc.yaml").is_file()]
     return roots[-1] / ".scratch" / "verified.json" if roots else None
@@ -265,11 +266,11 @@ def _save_verified(folder: Path, known: dict) -> None:
         draft.write_text(json.dumps({path: stamp for path, stamp in known.items() if os.path.exists(path)}))
         os.replace(draft, file)
     except OSError:
-        pass  # it is hashed again next time
+        pass  # the files are hashed again next time
 
 
 def fingerprint(folder: Path) -> str:
-    """A hash of everything in a finished artifact folder: the manifest's, which holds every file's."""
+    """A hash of everything in a finished artifact folder: that of its manifest, which holds every file's hash."""
     return sha256(Path(folder) / MANIFEST)
 
 

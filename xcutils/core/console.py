@@ -26,7 +26,7 @@ def command(function: Callable) -> Callable:
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)
             sys.exit(1)
-        except BrokenPipeError:  # whoever read the output has seen enough
+        except BrokenPipeError:  # the program that read the output has closed it
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(141)
         except OSError as error:
@@ -42,7 +42,7 @@ def command(function: Callable) -> Callable:
 
 
 def params_file(function: Callable) -> Callable:
-    """The option of a stage that serves both pipelines: whose parameters it takes."""
+    """The option --params, for a stage of several pipelines: the parameter file of the one it runs in."""
     kind = click.Path(exists=True, dir_okay=False, path_type=Path)
     return click.option("--params", "file", default="params.yaml", type=kind, help="The parameter file.")(function)
 
@@ -60,7 +60,8 @@ def progress(items: Iterable[T], name: str, total: int | None = None, unit: str 
         yield item
         now = time.monotonic()
         if now - last >= QUIET_SECONDS:
-            last, rate = now, done / (now - begin)
+            last = now
+            rate = done / (now - begin)
             left = f", {(total - done) / rate:.0f} s left" if total else ""
             print(f"{name}: {done}/{total or '?'} ({rate:.3g} {unit}/s{left})", file=sys.stderr, flush=True)
 

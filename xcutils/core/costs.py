@@ -1,13 +1,13 @@
-"""How a stage, an encoder or a searcher says what it will take: memory by its parts, time and disk.
+"""How a stage, an encoder or a searcher states its cost: memory part by part, time and disk.
 
-The figures themselves stand beside the code they are of. A stage has `cost(Sizes, params, Host) -> Estimate`: it names
-the arrays that stand in memory together at the stage's fullest moments, and the peak is the largest of these sums.
+The figures themselves are beside the code whose cost they are. A stage has `cost(Sizes, params, Host) -> Estimate`,
+which lists the arrays that are in memory together at each of the stage's fullest moments; the peak is the largest sum.
 Memory mapped from files counts as resident, because the system shows it so, but not as needed: it can be dropped and
 read again.
 
-Time is rough: floating-point work by the speed of a matrix product timed when asked, and constants measured on two
-virtual cores. Training is counted to its last epoch; early stopping makes it shorter. What is estimated is a run on the
-CPU: a graphics card's own memory is not looked at.
+Time is rough: arithmetic at the speed of a matrix product, which is timed for the estimate, and constants measured on
+two virtual cores. Training is counted to its last epoch; early stopping makes it shorter. The estimate is of a run on
+the CPU: a graphics card's own memory is not looked at.
 """
 
 from collections.abc import Callable
@@ -22,9 +22,9 @@ from xcutils.core.errors import UserError
 
 FLOAT, LONG, INT = 4, 8, 4  # bytes
 INTERPRETER = 0.28e9  # Python, numpy, torch and its threads
-HOLES = 2  # what every step makes anew takes twice its size: see runtime on freed blocks
+HOLES = 2  # what every step allocates again takes twice its size: see runtime._keep_freed_memory
 BANDWIDTH = 12e9  # bytes moved per second where memory and not arithmetic is the limit
-STEP_SECONDS = 2e-3  # of a training step, whatever it computes
+STEP_SECONDS = 2e-3  # of a training step, besides what it computes
 MINUTES_FROM, HOURS_FROM = 120, 7200  # seconds
 
 
@@ -52,7 +52,7 @@ class Sizes:
 
     @property
     def per_doc(self) -> float:
-        """Positives of a document."""
+        """Mean number of positives of a document."""
         return self.positives / max(1, self.docs)
 
 
@@ -65,7 +65,7 @@ class Host:
 
 
 class Part(NamedTuple):
-    """Something that stands in memory, and what makes it smaller."""
+    """Something in memory, and what makes it smaller."""
 
     name: str
     bytes: float
@@ -127,12 +127,12 @@ def duration(seconds: float) -> str:
 
 
 def fullest(kept: list[Part], moments: list[list[Part]]) -> list[Part]:
-    """What is there all the time, and the parts of the fullest moment."""
+    """The parts that are kept all the time, and those of the fullest moment."""
     return kept + max(moments, key=lambda parts: sum(part.bytes for part in parts))
 
 
 def distinct(drawn: float, labels: int) -> float:
-    """Different labels among that many drawn."""
+    """How many different labels are to be expected among so many drawn at random."""
     return labels * (1 - exp(-drawn / max(1, labels)))
 
 
@@ -165,12 +165,13 @@ def this_host() -> Host:
 
 
 def announce(cost: Callable[[Sizes, dict, Host], Estimate], sizes: Sizes, params: dict) -> None:
-    """Say what a stage will take by its own `cost`, or refuse when this machine cannot hold it.
+    """Say what a stage will take by its own `cost`, or refuse it when this machine cannot hold it.
 
-    On another device than the CPU batches, activations and scores are not in the machine's memory: no stage that works
+    On a device other than the CPU, batches, activations and scores are not in the machine's memory: no stage that works
     there is refused.
     """
-    estimate, device = cost(sizes, params, this_host()), runtime.device()
+    estimate = cost(sizes, params, this_host())
+    device = runtime.device()
     if device.type != "cpu" and estimate.on_device:
         say(f"{estimate.line()}; that is of a run on the CPU, and this one is on {device}")
         return

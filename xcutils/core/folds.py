@@ -1,4 +1,4 @@
-"""Which documents a model is fitted on: first without the validation documents (choices), then with them (final)."""
+"""Which documents a model is fitted on: first without the validation documents, to choose; then with them (final)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -22,6 +22,7 @@ class Fold:
         return most if self.name == CHOOSE else self.found["epochs"]
 
     def done(self, epochs: int) -> None:
+        """Note the epochs behind the kept weights, which the final fit repeats."""
         self.found["epochs"] = epochs
 
 
@@ -30,10 +31,10 @@ def folds(is_validation: np.ndarray, refit: bool) -> Iterator[Fold]:
 
     is_validation  (N,) bool  documents held out of the first fit
     """
-    found: dict = {}
-    yield Fold(CHOOSE, np.flatnonzero(~is_validation), np.flatnonzero(is_validation), found)
+    chosen: dict = {}  # one dict for both: the second fit reads what the first wrote
+    yield Fold(CHOOSE, np.flatnonzero(~is_validation), np.flatnonzero(is_validation), chosen)
     if refit:
-        yield Fold(FINAL, np.arange(len(is_validation)), np.zeros(0, dtype=np.int64), found)
+        yield Fold(FINAL, np.arange(len(is_validation)), np.zeros(0, dtype=np.int64), chosen)
 
 
 def fit_names(refit: bool) -> list[str]:

@@ -39,8 +39,9 @@ class Parameters:
 
     def section(self, name: str, kind: type[P]) -> P:
         """The named section as `kind`."""
-        found = self.sections[name]
-        return found if isinstance(found, kind) else kind(**asdict(found))  # a stage that runs is a module of its own
+        section = self.sections[name]
+        # The stage that runs is the module __main__: its `kind` is not the class that the import of the stage made.
+        return section if isinstance(section, kind) else kind(**asdict(section))
 
     @property
     def values(self) -> dict[str, Any]:
@@ -54,11 +55,12 @@ def check_all(tree: dict, where: str, top: type, kinds: dict[str, type]) -> Para
     top    what stands above the sections
     kinds  section -> the dataclass of its values
     """
-    above: Any = check(top, {name: v for name, v in tree.items() if not isinstance(v, dict)}, where)
+    top_values: Any = check(top, {name: v for name, v in tree.items() if not isinstance(v, dict)}, where)
     for section in tree:
         if isinstance(tree[section], dict) and section not in kinds:
             raise UserError(f"{where}: there is no stage '{section}': remove this section or correct its name.")
-    return Parameters(above, {name: check(kind, tree.get(name), f"{where}: {name}") for name, kind in kinds.items()})
+    sections: dict[str, Any] = {name: check(kind, tree.get(name), f"{where}: {name}") for name, kind in kinds.items()}
+    return Parameters(top_values, sections)
 
 
 def with_changes(tree: dict, changes: Sequence[str], where: str) -> dict:
@@ -106,14 +108,14 @@ def check(kind: type[P], given: Any, where: str) -> P:
         if name not in names:
             raise UserError(f"{where}.{name} is not a parameter; known here: {', '.join(sorted(names))}.")
     hints = get_type_hints(kind)
-    made = {}
+    values = {}
     for f in fields(kind):
         if f.name not in given:
             raise UserError(f"{where}.{f.name} is missing: every value that changes a result stands in the file.")
-        made[f.name] = _convert(given[f.name], hints[f.name], f"{where}.{f.name}")
-        _check_range(made[f.name], f.metadata, f"{where}.{f.name}")
+        values[f.name] = _convert(given[f.name], hints[f.name], f"{where}.{f.name}")
+        _check_range(values[f.name], f.metadata, f"{where}.{f.name}")
     try:
-        return kind(**made)
+        return kind(**values)
     except ValueError as error:  # a dataclass's own __post_init__: values that contradict each other
         raise UserError(f"{where}: {error}") from None
 
@@ -135,20 +137,20 @@ def _convert(given: Any, hint: Any, where: str) -> Any:
 
 def _scalar(given: Any, hint: type, where: str) -> Any:
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-    made: Any
+    converted: Any  # None where `given` cannot be a `hint`
     try:
         if hint is bool or isinstance(given, bool):
-            made = given if hint is bool and isinstance(given, bool) else None
+            converted = given if hint is bool and isinstance(given, bool) else None
         elif hint is str:
-            made = given if isinstance(given, str) and given else None
+            converted = given if isinstance(given, str) and given else None
         else:
             number = float(given)  # YAML readers differ on 1e-4: some give text
-            made = hint(number) if hint is float or number == int(number) else None
+            converted = hint(number) if hint is float or number == int(number) else None
     except (TypeError, ValueError, OverflowError):
-        made = None
-    if made is None or (hint is float and not math.isfinite(made)):
+        converted = None
+    if converted is None or (hint is float and not math.isfinite(converted)):
         raise UserError(f"{where} is {given!r}; it must be {names[hint]}.")
-    return made
+    return converted
 
 
 def _check_range(given: Any, limits: Any, where: str) -> None:

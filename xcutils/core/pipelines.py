@@ -1,6 +1,6 @@
 """The pipelines, one row each: where they are, their stages, what is searched in the end, the rows of their metrics.
 
-A new one is a folder with a dvc.yaml and a params.yaml, and a row here. The library knows stages by name alone.
+A new pipeline is a folder with a dvc.yaml and a params.yaml, and a row here. The library knows stages by name only.
 """
 
 from dataclasses import dataclass
@@ -34,11 +34,11 @@ class Pipeline:
 
     folder    where its dvc.yaml, params.yaml, metrics.json and data/ are; the root's is empty
     top       the values that stand above the sections of its params.yaml
-    stages    stage, which is also its section of params.yaml and its folder of data/ -> the module that runs
+    stages    stage -> the module that runs; the same word names its section of params.yaml and its folder in data/
     trains    the stage that trains the encoder
     searched  the stages whose vectors are searched; the last one has the encoder that they are searched with
-    rows      row of metrics.json -> how a table calls it
-    absent    rows that are not there when the encoder was trained alone
+    rows      row of metrics.json -> its name in a table
+    absent    rows that are missing when the encoder was trained alone
     """
 
     folder: str
@@ -63,7 +63,7 @@ class Pipeline:
         return f"dvc repro {self.folder}/dvc.yaml" if self.folder else "dvc repro"
 
     def data(self, data: Path) -> Path:
-        """The folder that its own stages write into, `data` being the root pipeline's."""
+        """The folder that this pipeline's stages write into; `data` is the root pipeline's."""
         return data.parent / self.folder / data.name
 
 

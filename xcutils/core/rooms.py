@@ -1,7 +1,7 @@
 """Which code a stage runs: its own file and the rooms of the library that its imports reach.
 
-dvc.yaml lists the same rooms (a test compares them), and an interrupted stage goes on only with the same code of
-these: an edit anywhere else, of the command line or of another room, leaves both alone.
+dvc.yaml lists the same rooms (a test compares them), and an interrupted stage is resumed only if their code is the
+same. After an edit anywhere else, of the command line or of another room, results and unfinished work remain valid.
 """
 
 import ast
@@ -22,14 +22,14 @@ def imports(file: Path, root: Path = ROOT) -> set[Path]:
             if node.level:
                 raise ValueError(f"{file}: a relative import cannot be followed; write the module's whole name.")
             names |= {f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)}
-    return {found for name in names for found in _files(name, root)}
+    return {path for name in names for path in _files(name, root)}
 
 
 def _files(name: str, root: Path) -> set[Path]:
     """The files that Python reads to import this module: its own and those of the packages around it."""
     parts = name.split(".")
-    found = {Path(*parts).with_suffix(".py")} | {Path(*parts[:n], "__init__.py") for n in range(1, len(parts) + 1)}
-    return {root / file for file in found if (root / file).is_file()}
+    files = {Path(*parts).with_suffix(".py")} | {Path(*parts[:n], "__init__.py") for n in range(1, len(parts) + 1)}
+    return {root / file for file in files if (root / file).is_file()}
 
 
 @cache
@@ -39,8 +39,8 @@ def _parsed(file: Path) -> ast.Module:
 
 def reached(file: Path, root: Path = ROOT) -> set[Path]:
     """The file and every file of the project that it imports, directly or through others."""
-    own = _files(".".join(file.relative_to(root).with_suffix("").parts), root)  # and its package, which is read first
-    found, waiting = set(own), list(own)
+    found = _files(".".join(file.relative_to(root).with_suffix("").parts), root)  # the file and its package's __init__
+    waiting = list(found)
     while waiting:
         fresh = imports(waiting.pop(), root) - found
         found |= fresh

@@ -38,10 +38,10 @@ def start(seed: int = 0) -> torch.device:
 
 
 def _keep_freed_memory() -> None:
-    """Let glibc reuse large freed blocks: otherwise every step maps and clears its arrays anew.
+    """Let glibc reuse large freed blocks: otherwise every step maps and clears its arrays again.
 
     The price is memory: torch asks for aligned blocks, which need a little more room than the hole that a block of the
-    same size left, so that what is made anew in every step takes up to twice its size. Large blocks are best made once.
+    same size left. What every step allocates again takes up to twice its size; large blocks are best allocated once.
     """
     try:
         libc = ctypes.CDLL("libc.so.6")
@@ -52,7 +52,7 @@ def _keep_freed_memory() -> None:
 
 
 def device() -> torch.device:
-    """XC_DEVICE, else CUDA where it is there, else the CPU."""
+    """XC_DEVICE, else CUDA where there is one, else the CPU."""
     wanted = os.environ.get("XC_DEVICE")
     if wanted:
         try:
@@ -74,10 +74,10 @@ def mixed_precision(device: torch.device) -> AbstractContextManager:
 
 
 def memory(root: Path = Path("/")) -> float:
-    """Bytes this process may hold in all: XC_MEMORY (GB), else what it holds and what the system can still give it.
+    """Bytes this process may hold in all: XC_MEMORY (GB), else what it holds now plus what the system can still give.
 
-    What can still be given is the least of the machine's available memory and the rest of each control group's limit;
-    caches that can be dropped count as free. Without /proc (macOS) it is the machine's memory.
+    The system can give the machine's available memory or what is left of a control group's limit, whichever is less;
+    caches that can be dropped count as free. Without /proc (macOS) the answer is the machine's memory.
     """
     given = os.environ.get("XC_MEMORY")
     if given is not None:
@@ -90,11 +90,11 @@ def memory(root: Path = Path("/")) -> float:
         return gigabytes * 1e9
     try:
         facts = _pairs(root / "proc/meminfo")
-        own = int((root / "proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        held = int((root / "proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     available = facts.get("MemAvailable", facts.get("MemFree", 0) + facts.get("Cached", 0)) * 1024
-    return float(own + max(0, min([available, *_group_rests(root)])))
+    return float(held + max(0, min([available, *_group_rests(root)])))
 
 
 def _group_rests(root: Path) -> Iterator[int]:
@@ -145,12 +145,14 @@ def strength(size: int = 768, seconds: float = 0.1) -> tuple[int, float]:
 
 @contextmanager
 def resumable(stage: Path, params, inputs: Iterable[Path], **facts) -> Iterator[scratch.Scratch]:
-    """Scratch of this very piece of work, in the project's folder also when DVC runs the stage in a temporary one.
+    """The scratch of this piece of work; it is in the project's folder even when DVC runs the stage in another one.
 
-    stage   the file of the stage's code: with the rooms it reaches it decides which unfinished work is its own
-    params  the stage's parameters; facts: what else its result depends on (seed, K)
+    stage   the file of the stage's code: work is resumed only if this file and the rooms it reaches are the same
+    params  the stage's parameters
+    facts   what else its result depends on (seed, K)
     """
-    stage, name = Path(stage).resolve(), Path(stage).stem
+    name = Path(stage).stem
+    stage = Path(stage).resolve()
     facts |= {"stage": name, "params": asdict(params), "threads": torch.get_num_threads(), "device": str(device())}
     folder = f"{name}-{scratch.work_key(facts, inputs, code_of(stage))}"
     place = Path(os.environ.get("DVC_ROOT", ".")).resolve() / ".scratch" / folder
@@ -163,7 +165,7 @@ def resumable(stage: Path, params, inputs: Iterable[Path], **facts) -> Iterator[
 
 
 def _pause() -> float | None:
-    """Seconds between two snapshots, where the environment says so."""
+    """XC_SNAPSHOT, the seconds between two snapshots; None where it is not set."""
     given = os.environ.get("XC_SNAPSHOT")
     if given is None:
         return None

@@ -1,7 +1,7 @@
 """What an unfinished stage has done so far: kept outside DVC's outputs, found by the next run, removed at the end.
 
-A scratch folder is named by a hash of everything the result depends on, so that a run never goes on from the
-state of another. Nothing in it is trusted before its hashes were found right; what is damaged is passed over, and said.
+A scratch folder is named by a hash of everything the result depends on, so that a run is never resumed from the
+state of another. Nothing in it is used before its hashes are checked; what is damaged is passed over with a message.
 """
 
 import hashlib
@@ -24,8 +24,8 @@ try:
 except ImportError:  # Windows: two runs of one stage at a time are not told apart
     fcntl = None  # type: ignore[assignment]
 
-KEPT = 2  # snapshots kept: the newest may be the one a power cut has hurt
-SHARE = 0.05  # of the time that writing snapshots may take
+KEPT = 2  # snapshots kept: a power cut may have damaged the newest
+SHARE = 0.05  # of all time, at most, goes into writing snapshots
 LEAST = 20.0  # seconds between two snapshots, at least
 SPEED = 2e8  # bytes per second, until the first snapshot has been measured
 
@@ -43,9 +43,9 @@ def work_key(facts: dict, inputs: Iterable[Path], code: Iterable[Path]) -> str:
 
 @contextmanager
 def opened(folder: Path, say: Callable[[str], None], pause: float | None = None) -> Iterator["Scratch"]:
-    """The scratch folder of a stage; removed when the block has ended well, kept when it has not.
+    """The scratch folder of a stage; removed when the block ends without an error, kept otherwise.
 
-    pause  seconds between two snapshots; by default as few as SHARE allows
+    pause  seconds between two snapshots; None: as often as SHARE allows
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _alone(folder.with_suffix(".lock"), say):
@@ -56,7 +56,7 @@ def opened(folder: Path, say: Callable[[str], None], pause: float | None = None)
 
 @contextmanager
 def _alone(path: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Wait until no other process holds the lock file; it goes with the process, however that ends."""
+    """Hold the lock file during the block, once no other process does; the system releases it however we end."""
     if fcntl is None:
         yield
         return
@@ -73,7 +73,7 @@ def _alone(path: Path, say: Callable[[str], None]) -> Iterator[None]:
                 finally:
                     path.unlink(missing_ok=True)
                 return
-        # the process that was waited for has removed the file: the next one may hold another of that name
+        # The process that was waited for has removed this file, and another may hold a new one of its name: try again.
 
 
 class Scratch:
@@ -101,7 +101,7 @@ class Scratch:
         return folder
 
     def snapshots(self, name: str) -> "Snapshots":
-        """The snapshots of an unfinished part; they go when it is finished."""
+        """The snapshots of an unfinished part; they are removed when it is finished."""
         return Snapshots(self._snapshots(name), self.say, self.pause)
 
     def rows(self, name: str, shape: tuple[int, int]) -> "Rows":
@@ -117,10 +117,10 @@ class Scratch:
 
 
 class Snapshots:
-    """The state of a piece of work, written whole or not at all every now and then; the newest ones are kept.
+    """The state of a piece of work, written now and then, each time whole or not at all; the newest ones are kept.
 
-    Time: a snapshot that took c seconds is followed by 19 c of work or more, which keeps the writing at 5% of the time
-    whatever it costs (at 1.3 million labels of 768 dimensions, 16 GB, about every quarter of an hour).
+    A snapshot that took c seconds to write is followed by at least 19 c seconds of work, so that writing takes at most
+    5% of the time (with 1.3 million labels of 768 dimensions, 16 GB: one about every quarter of an hour).
     """
 
     spent = 0.0  # seconds that this process has taken to write snapshots
@@ -131,23 +131,23 @@ class Snapshots:
         self.pause = pause
         self.cost: float | None = None
         self.last = time.monotonic()
-        self.newest: Path | None = None  # the newest good one
+        self.newest: Path | None = None  # the newest whole one
 
     def load(self) -> tuple[Mapping[str, np.ndarray], dict] | None:
-        """(arrays, facts) of the newest whole snapshot; a damaged one is passed over and said so."""
+        """(arrays, facts) of the newest whole snapshot; a damaged one is passed over with a message."""
         for folder in sorted(self.folder.glob("[0-9]*"), reverse=True):
             try:
                 artifacts.check(folder)
-                found = artifacts.load_arrays(folder, "state"), artifacts.load_json(folder, "state.json")
+                state = artifacts.load_arrays(folder, "state"), artifacts.load_json(folder, "state.json")
             except UserError as error:
                 self.say(f"snapshot passed over: {error}")
                 continue
             self.newest = folder
-            return found
+            return state
         return None
 
     def due(self, size: int) -> bool:
-        """Is it time for the next one? `size` is in bytes, for when none has been measured yet."""
+        """Is it time for the next one? Before the first is timed, its cost is guessed from its `size` in bytes."""
         waited = time.monotonic() - self.last
         if self.pause is not None:
             return waited >= self.pause
@@ -155,7 +155,7 @@ class Snapshots:
         return waited >= max(LEAST, cost * (1 - SHARE) / SHARE)
 
     def save(self, arrays: dict[str, np.ndarray], facts: dict) -> None:
-        """Write a snapshot; where that fails, the ones before it stay and the work goes on."""
+        """Write a snapshot; if that fails, the earlier ones stay and the work continues."""
         begin = time.monotonic()
         present = sorted(self.folder.glob("[0-9]*"))
         name = f"{int(present[-1].name) + 1 if present else 1:08d}"
@@ -174,7 +174,7 @@ class Snapshots:
 
 
 def _allocate(path: Path, size: int) -> None:
-    """A file of zeros that has its room on the disk: a full disk is found here, not while it is filled."""
+    """Make a file of zeros with its space reserved: a full disk is noticed here, not while the file is filled."""
     with open(path, "wb") as file:
         if hasattr(os, "posix_fallocate") and size:
             os.posix_fallocate(file.fileno(), 0, size)
@@ -185,31 +185,32 @@ def _allocate(path: Path, size: int) -> None:
 class Rows:
     """Rows in a file that are filled chunk by chunk, in any order, and a journal of the chunks that are whole.
 
-    The journal holds each chunk's checksum: a chunk whose bytes did not all reach the disk is filled again.
+    The journal holds each chunk's checksum: a chunk of which not all bytes reached the disk is filled again.
     """
 
     def __init__(self, path: Path, shape: tuple[int, int]):
-        self.journal, data = path.with_suffix(".journal"), path.with_suffix(".rows")
+        self.journal = path.with_suffix(".journal")
+        data = path.with_suffix(".rows")
         size = 4 * shape[0] * shape[1]
         known = self._known() if data.is_file() and data.stat().st_size == size else {}
         if not known:
             _allocate(data, size)
         self.array = np.memmap(data, np.float32, "r+", shape=shape) if size else np.zeros(shape, np.float32)
-        whole = {span: sum for span, sum in known.items() if span[1] <= shape[0] and self._sum(*span) == sum}
+        whole = {span: crc for span, crc in known.items() if span[1] <= shape[0] and self._checksum(*span) == crc}
         self.done = set(whole)
-        self.journal.write_text("".join(f"{start} {stop} {sum}\n" for (start, stop), sum in whole.items()))
+        self.journal.write_text("".join(f"{start} {stop} {crc}\n" for (start, stop), crc in whole.items()))
 
     def fill(self, start: int, stop: int, rows: np.ndarray) -> None:
         """Put the rows of a chunk in their place."""
         self.array[start:stop] = rows
         with open(self.journal, "a", encoding="ascii") as file:
-            file.write(f"{start} {stop} {self._sum(start, stop)}\n")
+            file.write(f"{start} {stop} {self._checksum(start, stop)}\n")
 
-    def _sum(self, start: int, stop: int) -> int:
+    def _checksum(self, start: int, stop: int) -> int:
         return zlib.crc32(np.ascontiguousarray(self.array[start:stop]).data)
 
     def _known(self) -> dict[tuple[int, int], int]:
-        """The chunks in the journal; a line that was not written whole is none."""
+        """(start, stop) -> checksum of the chunks in the journal; a line that was not written whole is left out."""
         known = {}
         for line in self.journal.read_text(errors="replace").splitlines() if self.journal.is_file() else ():
             parts = line.split()

@@ -38,12 +38,12 @@ class Corpus:
         return Corpus(ids, texts, self.positives.take(rows), keys)
 
     def relabelled(self, label_to_new: np.ndarray) -> "Corpus":
-        """The docs under new label ids, -1 for a label that goes; docs that are left without one go too."""
+        """The docs under new label ids, -1 for a label that is dropped; docs left without a label are dropped too."""
         labels = label_to_new[self.positives.values]
         kept = labels >= 0
         positives = from_pairs(self.positives.row_ids()[kept], labels[kept], len(self.ids))
-        made = Corpus(self.ids, self.texts, positives, self.keys)
-        return made if positives.lengths.all() else made.take(np.flatnonzero(positives.lengths))
+        corpus = Corpus(self.ids, self.texts, positives, self.keys)
+        return corpus if positives.lengths.all() else corpus.take(np.flatnonzero(positives.lengths))
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Dataset:
     """Two splits over the same L labels, and the pairs that are taken out of every ranking.
 
     train_filter, test_filter  (F, 2) int64  (doc row, label id), ascending, each once
-    skipped                    what was read but left out, by reason
+    skipped                    how many things were left out, by reason
     report                     the rows that could not be used, with their places
     """
 
@@ -99,7 +99,7 @@ class Collector:
     """The docs of a file as its rows come in: flat arrays, one entry per doc or per (doc, label) pair.
 
     by_text   the file gives no ids: rows of the same text are one doc, whose id is its first row's number
-    numbered  the rows are the docs, one by one, whatever they say
+    numbered  every row is a doc of its own, whatever its id and text
     """
 
     def __init__(self, *, by_text: bool = False, numbered: bool = False):
@@ -111,7 +111,7 @@ class Collector:
         self._doc_of: dict[str, int] = {}
 
     def add(self, id: str, text: str, labels: Iterable[int]) -> bool:
-        """Take the next row in; False if another doc has its id already, which leaves it out."""
+        """Add the next row; False if its id belongs to a doc of another text already: then the row is left out."""
         doc = -1
         if not self._numbered:
             doc = self._doc_of.setdefault(text if self._by_text else id, len(self.ids))
@@ -131,7 +131,7 @@ class Collector:
         return True
 
     def leave_out(self) -> None:
-        """The next row is of no doc."""
+        """Note that the next row belongs to no doc."""
         self.row_to_doc.append(-1)
 
     def corpus(self) -> Corpus:

@@ -3,8 +3,8 @@
     folder  trn.json.gz, tst.json.gz, lbl.json.gz             xc_json.py, the Extreme Classification Repository's form
     folder  trn_X.txt, trn_X_Y.txt, Y.txt, tst_X.txt ...      xc_text.py, its raw texts
     folder  train.csv, or .tsv, .jsonl, .parquet, and
-            perhaps test.* and labels.*                       tabular.py
-    file    .csv, .tsv, .jsonl, .parquet                      tabular.py
+            perhaps test.* and labels.*                       tables.py
+    file    .csv, .tsv, .jsonl, .parquet                      tables.py
     folder  a dataset.yaml that says `format: hpo`            hpo.py
 
 A row that cannot be used is skipped and noted (skips.py); a file that cannot be trusted is refused with a UserError.
@@ -37,7 +37,7 @@ __all__ = [
 
 
 def load_dataset(path: Path, given: dict | None = None) -> Dataset:
-    """The dataset at the path; `given` stands above what its dataset.yaml says (see Description)."""
+    """The dataset at the path; `given` overrides its dataset.yaml (see Description)."""
     data = _load(path, given)
     for file in map(Path, data.report.read):
         if file.suffix not in (".gz", ".parquet") and _lacks_line_end(file):

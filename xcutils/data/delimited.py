@@ -1,4 +1,4 @@
-"""Records of CSV and TSV files: quoted cells over several lines, and lines that are no record passed over."""
+"""Records of CSV and TSV files: quoted cells may span several lines, and lines that are no record are passed over."""
 
 import csv
 from collections import deque
@@ -11,12 +11,12 @@ from xcutils.data.skips import Skips
 
 TOO_LONG = f"longer than {MOST_LINE >> 20} MB"
 DELIMITERS = {"csv": ",", "tsv": "\t"}
-SWALLOWED = 3  # lines of a TSV file that an open quote took in before they are looked at
-LOOKED_AT = 200  # lines, to tell a stray quote from a text of many lines
+SWALLOWED = 3  # lines that a quote in a TSV file may take in before it is suspected to be a stray one
+LOOKED_AT = 200  # lines that are looked at to tell a stray quote from a text of many lines
 
 
 class _Feed:
-    """What csv.reader reads: the file's lines, those of the present record kept to be given out again."""
+    """The file's lines for csv.reader; those of the current record are kept, so that they can be read again."""
 
     def __init__(self, path: Path):
         self._lines = lines(path)
@@ -48,7 +48,7 @@ class _Feed:
             raise StopIteration
         if line.text is None:
             self.unusable = line
-            return '"' * (line.quotes % 2) + line.end  # as many quotes left open as the line leaves
+            return '"' * (line.quotes % 2) + line.end  # leaves a quote open if the line does
         self._size += len(line.text)
         if self._size > MOST_LINE:
             raise csv.Error(TOO_LONG)
@@ -60,11 +60,11 @@ class _Feed:
 
 
 def records(path: Path, form: str, report: Skips, header: bool) -> Iterator[tuple[int, list[str]]]:
-    """(first line, cells) of each record, the header's too, all as wide as the first; what is not goes to the report.
+    """(first line, cells) of each record, the header too, that is as wide as the first; others go to the report.
 
-    A file most of whose records are not as wide as the first is refused, and so is one that ends inside a record.
+    A file is refused if most of its records are not as wide as the first, or if it ends inside a record.
     """
-    csv.field_size_limit(MOST_TEXT)  # of the whole process: there is no other way to set it
+    csv.field_size_limit(MOST_TEXT)  # for the whole process: there is no other way to set it
     delimiter = DELIMITERS[form]
     feed = _Feed(path)
     reader = csv.reader(feed, delimiter=delimiter, strict=True)
@@ -111,7 +111,7 @@ def records(path: Path, form: str, report: Skips, header: bool) -> Iterator[tupl
 
 
 def _failed(path: Path, feed: _Feed, report: Skips, delimiter: str, width: int, error: str) -> list[str] | None:
-    """The cells of a record that csv.reader gave up on, None after noting it; the feed stands behind the record."""
+    """The cells of a record that csv.reader gave up on, or None if it was reported; the feed is then past the record."""
     first, *rest = feed.record
     if delimiter == "\t" and (plain := _plain(feed, delimiter, width, failed=True)):
         return plain
@@ -134,9 +134,10 @@ def _failed(path: Path, feed: _Feed, report: Skips, delimiter: str, width: int, 
 
 
 def _plain(feed: _Feed, delimiter: str, width: int, failed: bool = False) -> list[str]:
-    """The cells of the record's first line if its quotes are only characters, as where TSV files know no quotes.
+    """The cells of the record's first line if its quotes are plain characters, as in TSV files that quote nothing.
 
-    They are if the line has all columns, and the quotes make no sense or took in lines that are records themselves.
+    They are if the line has all columns, and the quotes either make no sense or took in lines that are records
+    themselves. Otherwise there are no cells.
     """
     first, *rest = feed.record
     cells = first.text.split(delimiter) if first.text is not None else []

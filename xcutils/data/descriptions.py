@@ -1,4 +1,4 @@
-"""What a dataset's dataset.yaml says about it, or the options of `xc check` and `xc import` in its place."""
+"""What a dataset's dataset.yaml states about it, or instead of it the options of `xc check` and `xc import`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +8,7 @@ from xcutils.core.errors import UserError
 from xcutils.core.params import check, read
 
 DESCRIPTION = "dataset.yaml"
-NOTHING = {
+DEFAULTS = {
     "format": None,
     "package": None,
     "text": None,
@@ -24,7 +24,7 @@ NOTHING = {
 
 @dataclass(frozen=True)
 class Description:
-    """What may be said; a dataset whose files and columns have the usual names needs nothing of it."""
+    """What dataset.yaml may state; a dataset whose files and columns have the usual names needs none of it."""
 
     name: str
     format: Literal[None, "xc", "xc-text", "table", "hpo"]  # None: by the names of the files
@@ -36,17 +36,17 @@ class Description:
     header: bool  # CSV and TSV: the first line names the columns; without it they are called 1, 2, ...
     label_id: str | None  # tables: the columns of the label file
     label_text: str | None
-    same_ids: bool  # tables: a document and a label of the same id are the same thing, which is no answer to itself
+    same_ids: bool  # tables: a document and a label of the same id are one thing, which is no answer to itself
 
 
 def describe(path: Path, given: dict | None = None) -> Description:
-    """What the folder's dataset.yaml says, and then what is given, filled up with what holds without either."""
+    """The description of a dataset: `given` overrides the folder's dataset.yaml, which overrides the defaults."""
     file = Path(path) / DESCRIPTION
-    said = read(file) if file.is_file() else {}
-    made = check(Description, {"name": _name(path)} | NOTHING | said | (given or {}), str(file))
-    if (made.format == "hpo") != (made.package is not None):
+    stated = read(file) if file.is_file() else {}
+    description = check(Description, {"name": _name(path)} | DEFAULTS | stated | (given or {}), str(file))
+    if (description.format == "hpo") != (description.package is not None):
         raise UserError(f"{file}: `package` must be given with `format: hpo`, and only there.")
-    return made
+    return description
 
 
 def _name(path: Path) -> str:

@@ -22,7 +22,7 @@ FILTERS = {
 def read_filter(folder: Path, split: str, row_to_doc: Sequence[int], n_labels: int, report: Skips) -> np.ndarray | None:
     """(F, 2) int64 pairs of the split's filter file, ascending, each once; None where there is no file.
 
-    row_to_doc  the doc of each row of the file that the pairs count in, -1 where it was left out
+    row_to_doc  the doc of each row of the split's file, -1 where the row was left out; the pairs name rows
     """
     paths = [path for path in (Path(folder) / name for name in FILTERS[split]) if path.exists()]
     if not paths:
@@ -52,7 +52,7 @@ def read_filter(folder: Path, split: str, row_to_doc: Sequence[int], n_labels: i
 
 
 def _pair(text: str, n_rows: int, n_labels: int) -> tuple[tuple[int, int] | None, str, str]:
-    """(the pair, "", ""), or (None, what is wrong with it)."""
+    """(the pair, "", ""), or (None, the kind of what is wrong with it, the reason)."""
     try:
         row, label = map(int, text.split())
     except ValueError:
@@ -72,21 +72,21 @@ def _unique_pairs(pairs: np.ndarray) -> np.ndarray:
 
 
 def filter_pairs(train: Corpus, test_ids: Sequence[str], label_ids: Sequence[str]) -> dict[str, np.ndarray]:
-    """Pairs that ask for what is known already: a doc as its own label, and A -> B where training says B -> A.
+    """Pairs whose answer is known already: a doc as its own label, and A -> B where a training doc has B -> A.
 
     returns  train: (F, 2) int64 self pairs; test: (F', 2) int64 self and reciprocal pairs; ascending, each once
     """
     codes: dict[str, int] = {}
     label_codes = np.fromiter((codes.setdefault(id, len(codes)) for id in label_ids), np.int64, len(label_ids))
     code_to_label = _indicator(label_codes, len(codes)).T.tocsr()
-    train_is, test_is = (
+    train_self, test_self = (  # (docs, labels) each, a one where doc and label have the same id
         _indicator(np.fromiter((codes.get(id, -1) for id in ids), np.int64, len(ids)), len(codes)) @ code_to_label
         for ids in (train.ids, test_ids)
     )
-    rows = np.flatnonzero(np.diff(train_is.indptr))  # training docs that are labels
-    names_test_doc = test_is @ train.positives.take(rows).csr(len(label_ids)).T.tocsr()
-    reciprocal = names_test_doc @ train_is[rows]
-    return {"train": _nonzeros(train_is), "test": _nonzeros(test_is + reciprocal)}
+    rows = np.flatnonzero(np.diff(train_self.indptr))  # training docs that are labels
+    names_test_doc = test_self @ train.positives.take(rows).csr(len(label_ids)).T.tocsr()
+    reciprocal = names_test_doc @ train_self[rows]
+    return {"train": _nonzeros(train_self), "test": _nonzeros(test_self + reciprocal)}
 
 
 def _indicator(codes: np.ndarray, n_codes: int) -> sparse.csr_matrix:

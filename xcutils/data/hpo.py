@@ -52,7 +52,7 @@ def read_hpo(annotations: Path, ontology: Path, name: str) -> Dataset:
 
 
 def _same_name(diseases: dict[str, str]) -> dict[str, list[str]]:
-    """The ids of diseases that share a name (whatever the case), under the smallest of them."""
+    """Smallest id -> the ids of all diseases that share its name (upper or lower case)."""
     groups = defaultdict(list)
     for id in sorted(diseases):
         groups[diseases[id].casefold()].append(id)
@@ -60,7 +60,7 @@ def _same_name(diseases: dict[str, str]) -> dict[str, list[str]]:
 
 
 def _current(term: str, successors: dict[str, str]) -> str:
-    """The term that stands for this one today."""
+    """The term that is used instead of this one today; itself if it is still in use."""
     seen = set()
     while term in successors and term not in seen:
         seen.add(term)
@@ -102,7 +102,7 @@ def _read_terms(path: Path) -> tuple[dict[str, str], dict[str, str]]:
 def _read_annotations(path: Path) -> tuple[dict[str, str], dict[str, set[str]]]:
     """Each disease's name and its terms: aspect P (a sign of the disease), not negated.
 
-    A few diseases have several names: the one on most rows holds, the first of the alphabet if two are on as many.
+    A few diseases have several names: the one on most rows is taken, of several such the first by the alphabet.
     """
     names: dict[str, Counter[str]] = defaultdict(Counter)
     terms_of: dict[str, set[str]] = defaultdict(set)
@@ -118,7 +118,7 @@ def _read_annotations(path: Path) -> tuple[dict[str, str], dict[str, set[str]]]:
             raise UserError(f"{where}: document {id} has no text (disease_name is empty): correct the line.")
         names[id][text] += 1
         terms_of[id].add(term)
-    return {id: min(found, key=lambda text: (-found[text], text)) for id, found in names.items()}, terms_of
+    return {id: min(counts, key=lambda text: (-counts[text], text)) for id, counts in names.items()}, terms_of
 
 
 def _annotation_rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:

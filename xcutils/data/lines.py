@@ -1,4 +1,4 @@
-"""Lines of a text file, plain or gzip, one in memory at a time; nothing in the file can make it grow without end."""
+"""Lines of a text file, plain or gzip, one in memory at a time; no file can make its reader's memory grow unbounded."""
 
 import gzip
 import io
@@ -13,7 +13,7 @@ from xcutils.core.errors import UserError
 MOST_LINE = 1 << 23  # bytes of a line; longer ones are passed over
 MOST_TEXT = 1 << 20  # characters of one text
 MOST_RATIO = 200  # how many times its size a gzip file may expand to
-FREE_BYTES = 1 << 25  # that much is taken whatever the ratio
+FREE_BYTES = 1 << 25  # a file may expand to this size whatever the ratio
 MOST_BYTES = 1 << 38  # of an expanded file
 BLOCK = 1 << 16  # bytes between two looks at the expansion
 BOM = b"\xef\xbb\xbf"
@@ -36,7 +36,7 @@ class Line(NamedTuple):
 
 
 def short(value) -> str:
-    """The value as it may stand in a sentence."""
+    """The value, cut to a length that fits into a sentence."""
     text = repr(value[:80]) if isinstance(value, str | bytes) else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -62,7 +62,7 @@ def _check_expansion(path: Path, content: io.BufferedIOBase, raw: io.BufferedIOB
 
 
 def raw_lines(path: Path) -> Iterator[tuple[int, bytes | None, bool, int]]:
-    """(number, the line with its end, whole, 0); of an over-long line (number, None, whole, its quote characters)."""
+    """(number, line with its end, is it whole, 0); for an over-long line (number, None, is it whole, quotes in it)."""
     number = looked = 0
     try:
         with _opened(path) as (content, packed):
@@ -92,7 +92,7 @@ def raw_lines(path: Path) -> Iterator[tuple[int, bytes | None, bool, int]]:
 
 
 def lines(path: Path) -> Iterator[Line]:
-    """Every line of a UTF-8 file, with or without BOM, LF or CRLF; a line that is no text says why."""
+    """Every line of a UTF-8 file, with or without BOM, LF or CRLF; a line that cannot be used says why."""
     for number, raw, whole, quotes in raw_lines(path):
         if raw is None:
             reason = f"the line is longer than {MOST_LINE >> 20} MB"

@@ -1,4 +1,4 @@
-"""Rows of Parquet files, batch by batch. pyarrow is imported when the first one is read."""
+"""Rows of Parquet files, batch by batch. pyarrow is imported when the first file is read."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from xcutils.data.values import BadRow
 MAGIC = b"PAR1"
 BATCH_BYTES = 1 << 25  # what a batch of average rows takes
 MOST_BATCH = 8192  # rows
-FREE_ROWS = 10_000_000  # that many are taken however small the file is
+FREE_ROWS = 10_000_000  # a file may have so many rows however small it is
 
 
 def parquet_rows(path: Path, choose: Callable, report: Skips) -> Iterator[tuple[int, list]]:
@@ -29,15 +29,15 @@ def parquet_rows(path: Path, choose: Callable, report: Skips) -> Iterator[tuple[
 
 
 def _batches(path: Path, choose: Callable) -> Iterator[list[list]]:
-    """The chosen columns of each batch as lists of Python values; None stands in a column that was not chosen."""
+    """The chosen columns of each batch as lists of Python values; a column of None where none was chosen."""
     _check_frame(path)
     from pyarrow import parquet
 
     try:
         with parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
             facts = file.metadata
-            size, names = _check_size(path, facts), file.schema_arrow.names
-            chosen = choose(names)
+            size = _check_size(path, facts)
+            chosen = choose(file.schema_arrow.names)
             rows = max(1, min(MOST_BATCH, BATCH_BYTES * max(facts.num_rows, 1) // max(size, 1)))
             left = facts.num_rows
             wanted = [name for name in chosen if name is not None]
@@ -70,7 +70,7 @@ def _check_frame(path: Path) -> None:
 
 
 def _check_size(path: Path, facts) -> int:
-    """The bytes the file's columns take unpacked, after they were found to be no more than a dataset takes."""
+    """The bytes that the file's columns take unpacked, after checking that they are no more than a dataset takes."""
     packed = path.stat().st_size
     unpacked = sum(max(facts.row_group(i).total_byte_size, 0) for i in range(facts.num_row_groups))
     too_large = unpacked > MOST_BYTES or unpacked > max(FREE_BYTES, MOST_RATIO * packed)

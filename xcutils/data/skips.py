@@ -9,7 +9,7 @@ from xcutils.core.errors import UserError
 
 REPORT = "skipped.csv"
 MOST_ROWS = 200_000  # listed one by one; beyond it they are counted only
-HOPELESS = 100_000  # rows at the start of a file, none of which can be used
+HOPELESS = 100_000  # rows at the start of a file: if none of them can be used, the file is refused
 REMEDIES = {
     "rows_without_text": "give the row a text or take it out",
     "rows_without_labels": "give the row at least one label or take it out",
@@ -46,19 +46,19 @@ class Skips:
     reasons: Counter = field(default_factory=Counter)  # kind -> rows
     by_file: Counter = field(default_factory=Counter)  # file -> rows left out
     read: Counter = field(default_factory=Counter)  # file -> rows it has, those left out included
-    notes: list[str] = field(default_factory=list)  # what was taken for what
+    notes: list[str] = field(default_factory=list)  # which column was taken for what
     first: dict[str, Skip] = field(default_factory=dict)  # file -> the first row left out
 
     def skip(self, path: Path, line: int, kind: str, reason: str, remedy: str = "") -> None:
         """Note a row of the file that cannot be used; `kind` is one of REMEDIES."""
-        made = Skip(str(path), line, reason, remedy or REMEDIES[kind])
+        skip = Skip(str(path), line, reason, remedy or REMEDIES[kind])
         if len(self.rows) < MOST_ROWS:
-            self.rows.append(made)
-        self.first.setdefault(made.file, made)
+            self.rows.append(skip)
+        self.first.setdefault(skip.file, skip)
         self.reasons[kind] += 1
-        self.by_file[made.file] += 1
-        if line <= self.by_file[made.file] + 1 and line > HOPELESS:
-            raise UserError(f"{path}: none of the first {HOPELESS:,} rows can be used: {reason}: {made.remedy}.")
+        self.by_file[skip.file] += 1
+        if line <= self.by_file[skip.file] + 1 and line > HOPELESS:
+            raise UserError(f"{path}: none of the first {HOPELESS:,} rows can be used: {reason}: {skip.remedy}.")
 
     def count(self, path: Path, rows: int) -> None:
         self.read[str(path)] += rows
@@ -78,7 +78,7 @@ class Skips:
                 )
 
     def save(self, path: Path) -> None:
-        """Write the report as a CSV table; no rows, only the header, if nothing was left out."""
+        """Write the report as a CSV table; only the header if nothing was left out."""
         with open(path, "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(("file", "line", "reason", "remedy"))

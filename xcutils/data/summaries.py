@@ -6,7 +6,7 @@ from xcutils.core.errors import UserError
 from xcutils.data.corpora import Dataset
 
 # [DEXA Table 1] N, L, N', labels per point, points per label.
-# Differs from the print: the last two columns stand swapped there in all rows but ORCAS-800K's.
+# Differs from the print: its last two columns are swapped in all rows but ORCAS-800K's.
 PUBLISHED = {
     "LF-AmazonTitles-131K": (294_805, 131_073, 134_835, 2.29, 5.15),
     "LF-AmazonTitles-1.3M": (2_248_619, 1_305_265, 970_237, 22.20, 38.24),

@@ -28,8 +28,8 @@ FORMS = {
     ".parquet": "parquet",
 }
 PARTS = ("train", "test", "labels")
-FIRST_OBJECTS = 20  # JSON lines: the columns are the keys of that many rows
-# What the columns are usually called, the name that goes before the others first.
+FIRST_OBJECTS = 20  # JSON lines: the columns are the keys of the first so many rows
+# Usual names of the columns; the first is preferred to the others.
 TEXTS = ("text", "title", "query", "sentence", "document", "content", "abstract", "description", "name")
 LABELS = ("labels", "label", "tags", "tag", "categories", "category", "classes", "class", "targets", "target", "topics")
 IDS = ("id", "uid", "doc_id", "document_id", "docid", "_id")
@@ -59,10 +59,10 @@ def find_parts(folder: Path) -> dict[str, Path]:
 
 
 def read_tables(parts: dict[str, Path], says: Description) -> Dataset:
-    """The dataset of a training file and, where they are there, a test file and a label file.
+    """The dataset of a training file and, if given, a test file and a label file.
 
-    Without a label file a label is its own text, and labels without a training doc are left out. Without a test file
-    25% of the docs are for test.
+    Without a label file the labels are open: a label is its own text, and labels without a training doc are left out.
+    Without a test file 25% of the docs are for test.
     """
     report = Skips()
     is_open = "labels" not in parts
@@ -117,7 +117,7 @@ def read_docs(
     Without an id column rows of the same text are one doc, and its id is the prefix and its first row's number.
     """
     docs = None
-    file, own = str(path), 0
+    skipped_here = 0
     choose = _Chooser(path, says, report)
     for taken, (line, (text, labels, id)) in enumerate(rows_of(path, choose, report, says.header), 1):
         if docs is None:
@@ -131,11 +131,12 @@ def read_docs(
             if -1 in known:
                 name = names[known.index(-1)]
                 raise BadRow("rows_with_unknown_label", f"label {short(name)} is not in the label file")
-            number = f"{prefix}{taken + report.by_file[file] - own}" if choose.id is None else _id(id)
-            if not docs.add(number, text, known):
-                raise BadRow("rows_with_repeated_id", f"id {short(number)} was given to another text before")
+            skipped_before = report.by_file[str(path)] - skipped_here  # rows that rows_of did not even give
+            doc_id = f"{prefix}{taken + skipped_before}" if choose.id is None else _id(id)
+            if not docs.add(doc_id, text, known):
+                raise BadRow("rows_with_repeated_id", f"id {short(doc_id)} was given to another text before")
         except BadRow as bad:
-            own += 1
+            skipped_here += 1
             bad.note(report, path, line)
     return (docs or Collector(by_text=True)).corpus()
 
@@ -190,16 +191,16 @@ def read_texts(path: Path, text: str | None, id: str | None, report: Skips) -> I
     """(id, None where the file gives none; text) of each doc of a file that needs no labels."""
 
     def choose(names: list[str]) -> list[str | None]:
-        own_id = _pick(path, [name for name in names if name != text], id, IDS, "id")
-        others = [name for name in names if name != own_id]
-        own = _pick(path, others, text, TEXTS, "text") or (others[0] if len(others) == 1 else None)
-        if own is None:
+        id_column = _pick(path, [name for name in names if name != text], id, IDS, "id")
+        others = [name for name in names if name != id_column]
+        text_column = _pick(path, others, text, TEXTS, "text") or (others[0] if len(others) == 1 else None)
+        if text_column is None:
             raise UserError(f"{path} has the columns {_listed(names)}: say with --text which holds the texts.")
-        return _chosen(path, names, report, text=own, id=own_id)
+        return _chosen(path, names, report, text=text_column, id=id_column)
 
-    for line, (value, own) in rows_of(path, choose, report, header=True):
+    for line, (doc_text, doc_id) in rows_of(path, choose, report, header=True):
         try:
-            yield (None if own is None else _id(own)), _text(value)
+            yield (None if doc_id is None else _id(doc_id)), _text(doc_text)
         except BadRow as bad:
             bad.note(report, path, line)
 
@@ -224,7 +225,7 @@ class _Chooser:
         two = len(others) == 2
         labels = _pick(path, [name for name in others if name != says.text], says.labels, LABELS, "labels", not two)
         text = _pick(path, [name for name in others if name != labels], says.text, TEXTS, "text", not two)
-        if two:  # the other one, or the first and the second
+        if two:  # what is not the one is the other; if neither is known, the first is the text
             text = text or next(name for name in others if name != labels)
             labels = labels or next(name for name in others if name != text)
         if text is None or labels is None:
@@ -239,9 +240,9 @@ class _Chooser:
 def _pick(
     path: Path, names: list[str], stated: str | None, usual: tuple[str, ...], role: str, one: bool = True
 ) -> str | None:
-    """The stated column, else the one with a usual name, whatever its case; one named usual[0] goes before others.
+    """The stated column, else the one with a usual name, in upper or lower case; usual[0] is preferred to the others.
 
-    one  refuse a file that has several such columns; else it is as if it had none
+    one  refuse a file that has several such columns; if false, None is returned for it
     """
     if stated is not None:
         return stated
@@ -256,7 +257,7 @@ def _pick(
 
 
 def _chosen(path: Path, names: list[str], report: Skips, **roles: str | None) -> list[str | None]:
-    """The columns of the roles, found to be there; noted, so that a person can see what was taken for what."""
+    """The column of each role, after checking that it exists; the report notes which column was taken for what."""
     for wanted in filter(None, roles.values()):
         if names.count(wanted) != 1:
             wrong = "no column" if wanted not in names else "more than one column"
@@ -277,7 +278,7 @@ def _listed(names: list[str]) -> str:
 
 
 def rows_of(path: Path, choose: Callable, report: Skips, header: bool) -> Iterator[Row]:
-    """(line, values of the columns chosen by their names) of each row that can be read; the others go to the report."""
+    """(line, values of the columns that `choose` picks) of each row that can be read; other rows go to the report."""
     form = form_of(path)
     if form == "parquet":
         return parquet_rows(path, choose, report)
@@ -314,7 +315,7 @@ def _json_rows(path: Path, choose: Callable, report: Skips) -> Iterator[Row]:
 
 
 def json_objects(path: Path, report: Skips, blank: bool = True) -> Iterator[tuple[int, dict]]:
-    """(line, object) of each line; blank lines may be allowed, and are then no rows."""
+    """(line, object) of each line; with `blank` a blank line is allowed, and is no row."""
     rows = 0
     for line in lines(path):
         text = line.text
@@ -366,7 +367,7 @@ def _label(value) -> str:
 
 
 def _written_list(text: str):
-    """The list that JSON or Python would read from the text, or the text if they would not."""
+    """The list that JSON or Python reads from the text; the text if neither can."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -375,7 +376,7 @@ def _written_list(text: str):
         return text
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of backslashes that mean nothing
+            warnings.simplefilter("ignore")  # warnings about backslashes that mean nothing
             return ast.literal_eval(text)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return text

@@ -1,4 +1,4 @@
-"""One value of a row as checked text: what a text, an id or a label may be, whatever the form."""
+"""One value of a row as checked text: what a text, an id or a label may be, in every form of dataset."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ class BadRow(Exception):
 
 
 def checked(text: str, what: str) -> str:
-    """The text, if UTF-8 can hold it (a lone surrogate like \\ud800 it cannot), without NUL, and not too long."""
+    """The text, after checking its length, and that it has no NUL and no lone surrogate (\\ud800), which UTF-8 lacks."""
     if len(text) > MOST_TEXT:
         raise BadRow("rows_too_long", f"{what} has {len(text):,} characters, {MOST_TEXT:,} are the most")
     if "\0" in text:
@@ -34,7 +34,7 @@ def checked(text: str, what: str) -> str:
 
 
 def as_text(value, what: str) -> str:
-    """A cell as text: text as it is, numbers as they are written, nothing where there is none."""
+    """A cell as text: text as it is, numbers as they are written, "" for an empty cell."""
     if isinstance(value, str):
         return checked(value, what)
     if isinstance(value, bytes):

@@ -55,7 +55,7 @@ def read_xc(folder: Path, name: str) -> Dataset:
 
 
 def _rows(path: Path, report: Skips) -> Iterator[tuple[int, dict | None]]:
-    """(line, object) of every line of the file, None for those in the report: rows and labels are numbered by line."""
+    """(line, object) of every line, None for a line in the report: docs and labels are numbered by line."""
     last = 0
     for line, row in json_objects(path, report, blank=False):
         yield from ((missed, None) for missed in range(last + 1, line))
@@ -76,11 +76,11 @@ def _read_labels(path: Path, text_of: Callable, report: Skips) -> tuple[list[str
         try:
             if row is not None:
                 text = text_of(row)
-                own = _uid(row)
-                if own in ids:
+                uid = _uid(row)
+                if uid in ids:
                     remedy = "give every label an id of its own"
-                    raise BadRow("rows_with_repeated_id", f"label id {short(own)} stands there twice", remedy)
-                id = own
+                    raise BadRow("rows_with_repeated_id", f"label id {short(uid)} stands there twice", remedy)
+                id = uid
         except BadRow as bad:
             bad.note(report, path, line)
         while id in ids:
@@ -166,7 +166,7 @@ def _targets(row: dict, n_labels: int) -> list[int]:
 def write_xc(folder: Path, data: Dataset) -> None:
     """Write the dataset as an XC folder that load_dataset reads back the same, whole or not at all.
 
-    Titles hold the whole text, so the text rule gives the same for every name.
+    Titles hold the whole text, so that read_xc finds the same texts whatever the dataset's name.
     """
     folder = Path(folder).resolve()
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):

@@ -54,7 +54,7 @@ def read_xc_text(folder: Path, name: str) -> Dataset:
 
 
 def _read_labels(path: Path, report: Skips) -> list[str]:
-    """The text of each label; of a line that cannot be used the empty one."""
+    """The text of each label; "" for a line that cannot be used."""
     texts = []
     for line in lines(path):
         texts.append(line.text or "")
@@ -102,7 +102,7 @@ def _read_docs(folder: Path, split: str, n_labels: int, report: Skips) -> Collec
 
 
 def _check_header(path: Path, line: Line | None, n_labels: int, labels: Path) -> int:
-    """The number of rows the header of a sparse file states, after its number of labels was found right."""
+    """The number of rows that a sparse file's header states, after checking its number of labels."""
     cells = line.text.split() if line and line.text is not None else []
     if len(cells) != 2 or not all(cell.isascii() and cell.isdecimal() and len(cell) < 16 for cell in cells):
         found = short(line.text) if line and line.text is not None else "missing"
