@@ -193,7 +193,11 @@ def fit(model: Siamese, fold: Fold, judge: Judge, p: Params, seed: int, snapshot
         if collapse > COLLAPSED:
             raise UserError(
                 f"the encoder has collapsed (mean cosine of random documents {collapse:.2f} after epoch {epoch + 1}): "
-                + ("raise encoder.negatives, set encoder.weighting to 0 or " if p.loss == "triplet" else "")
+                + (
+                    "raise encoder.negatives, set encoder.weighting to 0 or "
+                    if "weighting" in LOSSES[p.loss].options
+                    else ""
+                )
                 + f"lower encoder.lr ({p.lr:g}; transformers want about 0.0001)."
             )
         return judge(fold.validation, docs, model.label_embeddings()) | {"doc_cosine": collapse}

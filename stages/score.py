@@ -20,7 +20,17 @@ from xcutils.model.pretrained import build_pretrained
 from xcutils.model.transformer import transformer_network
 from xcutils.rank import bm25, scoring
 from xcutils.rank.assembly import choosing_predictor, final_predictor
-from xcutils.rank.scoring import DEPTH, Result, ScoreParams, Split, final_rankings, fuse, load_split, search_width
+from xcutils.rank.scoring import (
+    DEPTH,
+    ENCODED,
+    Result,
+    ScoreParams,
+    Split,
+    final_rankings,
+    fuse,
+    load_split,
+    search_width,
+)
 from xcutils.search.exact import exact
 from xcutils.search.metrics import Truth, without
 from xcutils.search.propensity import inverse_propensities
@@ -42,8 +52,8 @@ def encoder_rankings(
     width = search_width(split.excluded)
     special = artifacts.load_json(prepare / "tokenizer", "special.json")
     fit = last_fit(artifacts.load_json(prepare / "train", "meta.json")["refit"])
-    zero_shot = encode(build_pretrained(artifacts.load_json(embed, "embed.json"), special), split.tokens, chunk=1024)
-    trained = encode(load_encoder(encoder / fit, device), split.tokens, chunk=1024)
+    zero_shot = encode(build_pretrained(artifacts.load_json(embed, "embed.json"), special), split.tokens, chunk=ENCODED)
+    trained = encode(load_encoder(encoder / fit, device), split.tokens, chunk=ENCODED)
     rows = {
         "zero-shot": (zero_shot, artifacts.load_array(embed, "labels")),
         "encoder-no-aux": (trained, artifacts.load_array(augment / fit, "plain")),

@@ -1,1 +1,1 @@
-"""What tests and benchmarks share: tiny data, and stages in processes that can be killed."""
+"""What tests, robustness programs and benchmarks share: tiny data, processes that can be killed, printed tables."""

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
-from textwrap import dedent, indent
+from textwrap import dedent
 
 import pytest
 
@@ -126,7 +126,8 @@ class House:
 @pytest.fixture
 def house(tmp_path, tiny_run, tiny_model) -> House:
     made = House(tmp_path / "project", tiny_run, tiny_model)
-    made.bring("xcutils", "stages", "unidec", "longtail", "testing", "recipes", "dvc.yaml", "params.yaml")
+    made.bring("xcutils", "stages", "unidec", "longtail", "testing", "recipes")
+    made.bring("dvc.yaml", "params.yaml", "pyproject.toml")
     return made
 
 
@@ -289,13 +290,12 @@ def fasttext_lines() -> Iterator[str]:
 def test_adding_a_reader(house, tmp_path):
     """The form that dataset.yaml names is checked, prepared and imported; its rows are skipped and noted as others."""
     house.write("xcutils/data/fasttext.py", FASTTEXT)
-    house.change("xcutils/data/descriptions.py", '"table", "hpo"]', '"table", "hpo", "fasttext"]')
     house.before(
         "xcutils/data/datasets.py", "from xcutils.data.filters", "from xcutils.data.fasttext import read_fasttext"
     )
-    called = 'if form == "fasttext":\n    return read_fasttext(path, says.name)'
-    house.before("xcutils/data/datasets.py", '    if form == "table":', indent(called, "    "))
-    assert house.changed == ["xcutils/data/datasets.py", "xcutils/data/descriptions.py"]
+    row = '    "fasttext": Form(lambda folder, says: read_fasttext(folder, says.name)),'
+    house.before("xcutils/data/datasets.py", '    "hpo": Form(_read_hpo_package),', row)
+    assert house.changed == ["xcutils/data/datasets.py"]
     folder = tmp_path / "base" / DATASET
     folder.mkdir(parents=True)
     (folder / "dataset.yaml").write_text("format: fasttext\n")
@@ -450,7 +450,7 @@ PARTS_OF_A_STAGE = [".gitignore", "dvc.yaml", "params.yaml", "recipes/dexa.yaml"
 
 @pytest.mark.stage
 def test_adding_a_stage(house):
-    """It runs as dvc.yaml says, its parameters are checked, its cost is asked for; the pipeline's tests are content."""
+    """It runs as dvc.yaml says, its parameters are checked, its cost is asked for; the pipeline's own tests pass."""
     house.bring("tests", "constraints.txt", ".gitignore", ".dvcignore", ".dvc/config", "metrics.json")
     house.write("stages/frequent.py", FREQUENT)
     for file in ("params.yaml", "recipes/dexa.yaml"):
@@ -539,13 +539,13 @@ ROWS = {*LOSSES, *KINDS, *COMPOSED, *SEARCHES, *PIPELINES} - {""}
 
 def asked_by_name(text: str) -> list[str]:
     """Comparisons with the name of a row of a table: a new row would not be known there."""
-    found = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Compare | ast.match_case)]
-    return [
-        f"{node.lineno if isinstance(node, ast.Compare) else node.pattern.lineno}: {ast.unparse(node)}"
-        for node in found
-        for constant in ast.walk(node if isinstance(node, ast.Compare) else node.pattern)
-        if isinstance(constant, ast.Constant) and constant.value in ROWS
-    ]
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        asked = node if isinstance(node, ast.Compare) else getattr(node, "pattern", None)
+        constants = [] if asked is None else [part for part in ast.walk(asked) if isinstance(part, ast.Constant)]
+        if any(constant.value in ROWS for constant in constants):
+            found.append(f"line {asked.lineno}: {ast.unparse(asked)}")
+    return found
 
 
 @pytest.mark.parametrize("package", ["xcutils", "stages", "unidec", "longtail"])

@@ -42,28 +42,28 @@ def test_arguments_name_the_pipeline_the_file_and_what_is_different():
     assert both.arguments(now) == ["unidec/dvc.yaml", "-S", "unidec/params.yaml:eta=0", "-S", "K=2"]
 
 
-def files(tree: dict, metrics: dict | None, folder: str = "") -> dict[str, str]:
+def committed(tree: dict, metrics: dict | None, folder: str = "") -> dict[str, str]:
     out = {f"{folder}params.yaml": json.dumps(tree)}
     return out if metrics is None else out | {f"{folder}metrics.json": json.dumps(metrics)}
 
 
 def test_results_are_of_the_newest_finished_experiments_with_the_wanted_parameters(repository):
     other, elsewhere = {**TREE, "seed": 1}, "cd/" + 38 * "1"
-    good = repository("good", files(TREE, {"a": 2}), day=2)
-    repository("good", files(TREE, {"a": 1}), day=1, place=elsewhere)
-    older = repository("others", files(TREE, {"a": 3}), day=1)
-    repository("others", files(other, {"a": 4}), day=2, place=elsewhere)
-    repository("empty", files(TREE, None))
-    repository("less", files({"K": 4096}, {"a": 5}))
-    repository("unasked", files(TREE, {"a": 6}))
-    repository("failed", files(TREE, {"a": 7}), place="celery")  # DVC's own: queued, failed and running ones
+    good = repository("good", committed(TREE, {"a": 2}), day=2)
+    repository("good", committed(TREE, {"a": 1}), day=1, place=elsewhere)
+    older = repository("others", committed(TREE, {"a": 3}), day=1)
+    repository("others", committed(other, {"a": 4}), day=2, place=elsewhere)
+    repository("empty", committed(TREE, None))
+    repository("less", committed({"K": 4096}, {"a": 5}))
+    repository("unasked", committed(TREE, {"a": 6}))
+    repository("failed", committed(TREE, {"a": 7}), place="celery")  # DVC's own: queued, failed and running ones
     names = ("good", "others", "empty", "less", "failed", "missing")
     found = experiments.results([Experiment(name, {"params.yaml": flat(TREE)}) for name in names])
     assert found == {"good": (good, {"a": 2}), "others": (older, {"a": 3})}
 
 
 def test_results_of_the_unified_pipeline_are_its_own(repository):
-    both = files(TREE, {"a": 1}) | files({"eta": 6}, {"a": 2}, "unidec/")
+    both = committed(TREE, {"a": 1}) | committed({"eta": 6}, {"a": 2}, "unidec/")
     commit = repository("second", both)
     second = Experiment("second", {"unidec/params.yaml": {"eta": 6}, "params.yaml": {"K": 4096}}, UNIDEC)
     assert experiments.results([second]) == {"second": (commit, {"a": 2})}

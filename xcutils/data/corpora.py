@@ -51,7 +51,7 @@ class Dataset:
     """Two splits over the same L labels, and the pairs that are taken out of every ranking.
 
     train_filter, test_filter  (F, 2) int64  (doc row, label id), ascending, each once
-    skipped                    how many things were left out, by reason
+    skipped                    how much was left out, by reason
     report                     the rows that could not be used, with their places
     """
 

@@ -10,6 +10,8 @@
 A row that cannot be used is skipped and noted (skips.py); a file that cannot be trusted is refused with a UserError.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from xcutils.core.errors import UserError
@@ -58,31 +60,19 @@ def _load(path: Path, given: dict | None) -> Dataset:
     if not path.exists():
         raise UserError(f"There is no dataset {path}: correct `dataset` in params.yaml, or make the folder or file.")
     says = describe(path, given)
-    if not path.is_dir():
-        if form_of(path) is None or says.format not in (None, "table"):
-            raise UserError(
-                f"{path} is no dataset: give a folder, or a .csv, .tsv, .jsonl (perhaps .gz) or .parquet file."
-            )
-        return read_tables({"train": path}, says)
-    form = says.format or _form(path)
-    if form == "hpo":
-        return read_hpo(*package_files(str(says.package), path / DESCRIPTION), name=says.name)
-    if form == "table":
-        parts = find_parts(path)
-        if "train" not in parts:
-            raise UserError(f"{path} holds no train.csv, train.tsv, train.jsonl or train.parquet: add one.")
-        return read_tables(parts, says)
-    return (read_xc if form == "xc" else read_xc_text)(path, says.name)
+    if says.format not in (None, *FORMS):
+        known = ", ".join(["None", *FORMS])
+        raise UserError(f"{path / DESCRIPTION}.format is {says.format!r}; allowed: {known}.")
+    if path.is_dir():
+        return FORMS[says.format or _form(path)].read(path, says)
+    if form_of(path) is None or says.format not in (None, "table"):
+        raise UserError(f"{path} is no dataset: give a folder, or a .csv, .tsv, .jsonl (perhaps .gz) or .parquet file.")
+    return read_tables({"train": path}, says)
 
 
 def _form(folder: Path) -> str:
     """The form that the names of the folder's files show."""
-    signs = {
-        "xc": any((folder / file).is_file() for file in FILES.values()),
-        "xc-text": any((folder / file).is_file() for files in TEXT_FILES.values() for file in files),
-        "table": "train" in find_parts(folder),
-    }
-    forms = [form for form, is_there in signs.items() if is_there]
+    forms = [name for name, form in FORMS.items() if form.shows(folder)]
     if len(forms) > 1:
         raise UserError(
             f"{folder} holds a dataset in more than one form ({', '.join(forms)}): take one of them out, or state "
@@ -94,3 +84,42 @@ def _form(folder: Path) -> str:
             ".jsonl, .parquet)."
         )
     return forms[0]
+
+
+def _read_hpo_package(folder: Path, says: Description) -> Dataset:
+    return read_hpo(*package_files(str(says.package), folder / DESCRIPTION), name=says.name)
+
+
+def _read_table_folder(folder: Path, says: Description) -> Dataset:
+    parts = find_parts(folder)
+    if "train" not in parts:
+        raise UserError(f"{folder} holds no train.csv, train.tsv, train.jsonl or train.parquet: add one.")
+    return read_tables(parts, says)
+
+
+def _any_of(*files: str) -> Callable[[Path], bool]:
+    return lambda folder: any((folder / file).is_file() for file in files)
+
+
+@dataclass(frozen=True)
+class Form:
+    """A form of folders.
+
+    read   (folder, what is stated about it) -> the dataset
+    shows  (folder) -> whether the names of its files show this form; of some forms no names do
+    """
+
+    read: Callable[[Path, Description], Dataset]
+    shows: Callable[[Path], bool] = lambda folder: False
+
+
+# What `format` of a dataset.yaml may be -> how such a folder is known and read.
+FORMS = {
+    "xc": Form(lambda folder, says: read_xc(folder, says.name), _any_of(*FILES.values())),
+    "xc-text": Form(
+        lambda folder, says: read_xc_text(folder, says.name),
+        _any_of(*(file for files in TEXT_FILES.values() for file in files)),
+    ),
+    "table": Form(_read_table_folder, lambda folder: "train" in find_parts(folder)),
+    "hpo": Form(_read_hpo_package),
+}

@@ -111,7 +111,7 @@ def records(path: Path, form: str, report: Skips, header: bool) -> Iterator[tupl
 
 
 def _failed(path: Path, feed: _Feed, report: Skips, delimiter: str, width: int, error: str) -> list[str] | None:
-    """The cells of a record that csv.reader gave up on, or None if it was reported; the feed is then past the record."""
+    """The cells of a record that csv.reader gave up on, or None after reporting it; the feed is past the record."""
     first, *rest = feed.record
     if delimiter == "\t" and (plain := _plain(feed, delimiter, width, failed=True)):
         return plain

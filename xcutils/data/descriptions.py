@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from xcutils.core.errors import UserError
 from xcutils.core.params import check, read
@@ -27,7 +26,7 @@ class Description:
     """What dataset.yaml may state; a dataset whose files and columns have the usual names needs none of it."""
 
     name: str
-    format: Literal[None, "xc", "xc-text", "table", "hpo"]  # None: by the names of the files
+    format: str | None  # a row of datasets.FORMS; None: by the names of the files
     package: str | None  # hpo only: the installed package that holds the files
     text: str | None  # tables: the column of the documents' texts,
     labels: str | None  # of their labels,

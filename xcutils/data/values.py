@@ -20,7 +20,7 @@ class BadRow(Exception):
 
 
 def checked(text: str, what: str) -> str:
-    """The text, after checking its length, and that it has no NUL and no lone surrogate (\\ud800), which UTF-8 lacks."""
+    """The text, after checking its length, and that it has no NUL and no lone surrogate (\\ud800: not in UTF-8)."""
     if len(text) > MOST_TEXT:
         raise BadRow("rows_too_long", f"{what} has {len(text):,} characters, {MOST_TEXT:,} are the most")
     if "\0" in text:

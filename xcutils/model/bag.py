@@ -37,7 +37,7 @@ class BagOfEmbeddings(Encoder):
         table = token_table(p.model)
         rows = len(table) + (p.buckets if p.ngrams > 1 else 0)
         vectors = torch.cat([table, torch.zeros(rows - len(table), table.shape[1])])
-        chunks = (tokens.take(some) for tokens in texts for some in _chunks(len(tokens)))
+        chunks = (tokens.take(rows_of_chunk) for tokens in texts for rows_of_chunk in _chunks(len(tokens)))
         weights = idf_weights((bag_features(chunk, len(table), p.ngrams, rows) for chunk in chunks), rows)
         return cls(vectors, weights, vocabulary=len(table), ngrams=p.ngrams)
 
@@ -60,16 +60,16 @@ class BagOfEmbeddings(Encoder):
         return BagNetwork(width, rows, width, rows, fewer, smaller, VOCABULARY, ngrams=p.ngrams, fewer_ngrams=lower)
 
     def read(self, tokens: Ragged) -> Ragged:
-        """Each text's rows of the table: n-grams are hashed here, and never again for these texts."""
+        """Each text's rows of the table; its n-grams are hashed here, once however often the text is embedded."""
         return bag_features(tokens, self.vocabulary, self.ngrams, len(self.vectors.values))
 
     def embed(self, texts: Ragged) -> Tensor:
-        used, place = np.unique(texts.values, return_inverse=True)
+        used, places = np.unique(texts.values, return_inverse=True)
         device = self.vectors.values.device
         ids = torch.from_numpy(used.astype(np.int64)).to(device)
         rows = self.vectors.rows(ids) * self.weights.rows(ids)
-        places, offsets = torch.from_numpy(place).to(device), torch.from_numpy(texts.offsets[:-1]).to(device)
-        return F.embedding_bag(places, rows, offsets, mode="sum")
+        offsets = torch.from_numpy(texts.offsets[:-1]).to(device)
+        return F.embedding_bag(torch.from_numpy(places).to(device), rows, offsets, mode="sum")
 
     def config(self) -> dict:
         return {"kind": "bag-of-embeddings", "vocabulary": self.vocabulary, "ngrams": self.ngrams}
@@ -80,14 +80,15 @@ class BagOfEmbeddings(Encoder):
 
 def bag_features(tokens: Ragged, vocabulary: int, ngrams: int, rows: int) -> Ragged:
     """The table rows (int32) of each text: its tokens, then its n-grams hashed into the rows behind the vocabulary."""
-    values, owner = np.asarray(tokens.values, dtype=np.int64), tokens.row_ids()
+    values = np.asarray(tokens.values, dtype=np.int64)
+    owner = tokens.row_ids()  # the text of each value
     parts, owners = [values.astype(np.int32)], [owner]
     key = values.astype(np.uint64)
     for n in range(2, ngrams + 1):
         if len(values) < n:
             break
         key = _mix(key[:-1]) + values[n - 1 :].astype(np.uint64)
-        inside = owner[: len(key)] == owner[n - 1 :]
+        inside = owner[: len(key)] == owner[n - 1 :]  # not across two texts
         parts.append((vocabulary + (_mix(key) >> SHIFT) % np.uint64(rows - vocabulary)).astype(np.int32)[inside])
         owners.append(owner[: len(key)][inside])
     owner = np.concatenate(owners)
@@ -103,15 +104,16 @@ def _mix(key: np.ndarray) -> np.ndarray:
 def idf_weights(parts: Iterable[Ragged], rows: int) -> Tensor:
     """(rows, 1) float: ln((n + 1) / (df + 1)) of each table row over these texts, scaled to mean 1 over what occurs.
 
-    parts  the features of some texts each, so that those of all need not stand in memory together
+    parts  the features of some texts each, so that those of all texts are never in memory together
     """
     count = 0
     frequency: np.ndarray = np.zeros(rows, dtype=np.int64)
     for features in parts:
         seen = np.unique(features.row_ids() * np.int64(rows) + features.values) % rows
-        count, frequency = count + len(features), frequency + np.bincount(seen, minlength=rows)
+        count += len(features)
+        frequency += np.bincount(seen, minlength=rows)
     weights = np.log((count + 1) / (frequency + 1))
-    weights /= max(weights[frequency > 0].mean(), 1e-6)  # texts that all share every word have no rare one
+    weights /= max(weights[frequency > 0].mean(), 1e-6)  # where every text has every word, all weights are 0
     return torch.from_numpy(weights).float().unsqueeze(1)
 
 
@@ -122,10 +124,10 @@ def _chunks(count: int, size: int = COUNTED) -> Iterator[np.ndarray]:
 
 @dataclass(frozen=True)
 class BagNetwork(Network):
-    """What a bag of embeddings takes."""
+    """The cost of a bag of embeddings."""
 
     ngrams: int = 1
-    fewer_ngrams: str = ""  # what makes its features fewer
+    fewer_ngrams: str = ""  # the remedy that makes its features fewer
 
     def features(self, texts: float, tokens: float) -> float:
         return sum(max(0.0, tokens - (n - 1) * texts) for n in range(1, self.ngrams + 1))
@@ -140,8 +142,8 @@ class BagNetwork(Network):
         return HOLES * (out + 7 * self.picked(texts, tokens)) + 7 * LONG * self.features(texts, tokens)
 
     def chunk(self, texts: float, tokens: float) -> float:
-        made = 7 * LONG * self.features(texts, tokens) + 2 * FLOAT * texts * self.dim
-        return 2 * self.picked(texts, tokens) + made
+        places_and_output = 7 * LONG * self.features(texts, tokens) + 2 * FLOAT * texts * self.dim
+        return 2 * self.picked(texts, tokens) + places_and_output
 
     def work(self, texts: float, tokens: float, *, train: bool) -> tuple[float, float]:
         moved = 6 * self.picked(texts, tokens) + self.features(texts, tokens) * (20 * LONG + 2 * FLOAT * self.width)

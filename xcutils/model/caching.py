@@ -1,6 +1,6 @@
-"""Gradient caching: texts are encoded chunk by chunk without a graph, and once more where the gradient is needed.
+"""Gradient caching: texts are encoded chunk by chunk without a graph, and once more when the gradient is needed.
 
-However many texts are encoded in a step, the activations of one chunk alone stand in memory [DEXML].
+However many texts a step encodes, only the activations of one chunk are in memory [DEXML].
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ def embed_cached(encoder: Encoder, texts: Texts, chunk: int) -> Tensor:
     """(rows, D): what encoder.embed(texts) gives, with its gradient."""
     if not torch.is_grad_enabled():
         return _Cached.forward(None, None, encoder, texts, chunk)
-    # Autograd follows tensors alone: this one stands for the encoder's weights, whose gradients are added as they come.
+    # Autograd follows only tensors: this one stands for the encoder's weights, whose gradients `backward` adds itself.
     return _Cached.apply(torch.zeros((), device=encoder.device, requires_grad=True), encoder, texts, chunk)
 
 
@@ -23,9 +23,9 @@ class _Cached(torch.autograd.Function):
     def forward(ctx, weights, encoder, texts, chunk):
         states, parts = [], []
         with torch.no_grad():
-            for some in _pieces(len(texts), chunk):
-                states.append(_random_state())  # dropout must fall alike both times
-                parts.append(encoder.embed(texts.take(some)).float())
+            for rows in _pieces(len(texts), chunk):
+                states.append(_random_state())  # both passes must drop the same values
+                parts.append(encoder.embed(texts.take(rows)).float())
         if ctx is not None:
             ctx.call = encoder, texts, chunk, states
         return torch.cat(parts) if parts else torch.zeros(0, encoder.dim)
@@ -34,11 +34,11 @@ class _Cached(torch.autograd.Function):
     def backward(ctx, gradient):
         encoder, texts, chunk, states = ctx.call
         after = _random_state()
-        for some, state in zip(_pieces(len(texts), chunk), states):
+        for rows, state in zip(_pieces(len(texts), chunk), states):
             _set_random_state(state)
             with torch.enable_grad():
-                out = encoder.embed(texts.take(some)).float()
-            torch.autograd.backward(out, gradient[some[0] : some[-1] + 1])
+                out = encoder.embed(texts.take(rows)).float()
+            torch.autograd.backward(out, gradient[rows[0] : rows[-1] + 1])
             for table in encoder.tables:
                 table.merge()
         _set_random_state(after)

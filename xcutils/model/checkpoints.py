@@ -48,15 +48,15 @@ def _hub_folder(name: str) -> Path:
     reason = "files are missing"
     for local_files_only in (True, False):
         try:
-            made = huggingface_hub.snapshot_download(
+            folder = huggingface_hub.snapshot_download(
                 name, allow_patterns=PATTERNS, local_files_only=local_files_only, etag_timeout=10
             )
         except Exception as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             continue
-        missing = [pattern for pattern in NEEDED if not any(Path(made).glob(pattern))]
+        missing = [pattern for pattern in NEEDED if not any(Path(folder).glob(pattern))]
         if not missing:
-            return Path(made)
+            return Path(folder)
         reason = f"it has no {' and no '.join(missing)}"
     raise UserError(
         f"The model '{name}' is neither a local folder nor to be had from the Hugging Face hub ({reason}): "
@@ -65,7 +65,7 @@ def _hub_folder(name: str) -> Path:
 
 
 def load_config(checkpoint: str) -> dict:
-    """What the checkpoint's config.json says."""
+    """The checkpoint's config.json."""
     file = checkpoint_folder(checkpoint) / "config.json"
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
@@ -77,7 +77,7 @@ def load_config(checkpoint: str) -> dict:
 
 
 def weight_files(checkpoint: str) -> list[Path]:
-    """The checkpoint's safetensors files, after each was found to be whole."""
+    """The checkpoint's safetensors files, after checking that each can be opened."""
     files = sorted(checkpoint_folder(checkpoint).glob("*.safetensors"))
     if not files:
         raise UserError(f"{checkpoint} has no safetensors file: fetch the model again, or name another.")
@@ -92,7 +92,8 @@ def weight_files(checkpoint: str) -> list[Path]:
 
 def checkpoint_hash(checkpoint: str) -> str:
     """A hash of the checkpoint's settings, tokenizer and weights."""
-    folder, digest = checkpoint_folder(checkpoint), hashlib.sha256()
+    folder = checkpoint_folder(checkpoint)
+    digest = hashlib.sha256()
     for file in [folder / "config.json", folder / "tokenizer.json", *weight_files(checkpoint)]:
         with open(file, "rb") as content:
             while block := content.read(1 << 20):
@@ -114,7 +115,8 @@ def token_table(checkpoint: str) -> torch.Tensor:
 def check_transformer(checkpoint: str, layers: int, max_tokens: int) -> None:
     """Refuse more layers or tokens than the checkpoint has."""
     config = load_config(checkpoint)
-    longest, most = config.get("max_position_embeddings"), config.get("num_hidden_layers", config.get("n_layers"))
+    longest = config.get("max_position_embeddings")
+    most = config.get("num_hidden_layers", config.get("n_layers"))
     if isinstance(longest, int) and max_tokens > longest:
         raise UserError(f"{checkpoint} takes at most {longest} tokens: lower prepare.max_tokens to that.")
     if isinstance(most, int) and layers > most:

@@ -1,4 +1,4 @@
-"""What an encoder takes: memory and work of a training step and of a pass. Each kind states its own beside its code."""
+"""The cost of an encoder: memory and work of a training step and of a pass. Each kind states its own in its file."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ TRANSFORMERS = 0.17e9  # what importing the library transformers and a vocabular
 class Network(ABC):
     """An encoder by its sizes."""
 
-    dim: int  # D of what it gives
+    dim: int  # D of the embeddings
     rows: int  # token and n-gram vectors
-    width: int  # dimensions of those
-    dense: int  # other weights
-    fewer: str = ""  # what makes its vectors shorter
-    smaller: str = ""  # what makes its weights fewer
+    width: int  # dimensions of these vectors
+    dense: int  # number of all other weights
+    fewer: str = ""  # the remedy that makes the embeddings shorter
+    smaller: str = ""  # the remedy that makes the weights fewer
     imports: float = 0.0  # bytes of the libraries it needs
 
     @property
@@ -30,45 +30,48 @@ class Network(ABC):
         return FLOAT * (self.rows * self.width + self.dense)
 
     def features(self, texts: float, tokens: float) -> float:
-        """What that many texts consist of: their tokens, and whatever else has a row."""
+        """How many features so many texts have: their tokens, and whatever else has a row."""
         return tokens
 
     def used(self, texts: float, tokens: float) -> float:
-        """Different rows among them, by Heaps' law, as in the default dataset."""
+        """How many different rows these features have, by Heaps' law, as in the default dataset."""
         return min(self.rows, self.features(texts, tokens) ** 0.78)
 
     def picked(self, texts: float, tokens: float) -> float:
-        """Bytes of the rows that these texts read."""
+        """Bytes of the rows that so many texts read."""
         return self.used(texts, tokens) * self.width * FLOAT
 
     @abstractmethod
     def step(self, texts: float, tokens: float) -> float:
-        """Bytes of a forward and backward pass over that many texts at once, the weights' gradients included."""
+        """Bytes of a forward and backward pass over so many texts at once, the weights' gradients included."""
 
     @abstractmethod
     def chunk(self, texts: float, tokens: float) -> float:
-        """Bytes of one chunk of texts on its way through, without gradients."""
+        """Bytes of encoding one chunk of so many texts without gradients."""
 
     @abstractmethod
     def work(self, texts: float, tokens: float, *, train: bool) -> tuple[float, float]:
-        """(floating-point operations, bytes moved) of embedding that many texts, with gradients or without."""
+        """(floating-point operations, bytes moved) of encoding so many texts, with gradients or without."""
 
     def forward(self, texts: float, tokens: float, threads: int, chunk: int) -> float:
-        """Bytes of embedding that many texts without gradients, by chunks, one per thread."""
+        """Bytes of encoding so many texts without gradients, in chunks, one per thread."""
         share = min(1.0, chunk / max(texts, 1))
         return min(threads, ceil(texts / chunk)) * self.chunk(share * texts, share * tokens)
 
     def prepared(self, texts: float, tokens: float) -> float:
-        """Bytes of that many texts as the encoder reads them, kept while it trains; 0 where these are the tokens."""
+        """Bytes of so many texts as `read` gives them, kept while the encoder trains; 0 where these are the tokens."""
         return 0.0
 
     def start(self, sets: Sequence[tuple[float, float]]) -> list[Part]:
-        """What it holds while it is built, besides its weights; sets of (texts, tokens) it looks at."""
+        """What it holds while it is built, besides its weights.
+
+        sets  (texts, tokens) of each set of texts it is built on
+        """
         return []
 
 
 def shorter(parameter: str, dim: int) -> str:
-    """The remedy where a checkpoint decides on the dimensions."""
+    """The remedy where a checkpoint decides the dimensions."""
     return f"choose an {parameter} of fewer dimensions than {dim}"
 
 

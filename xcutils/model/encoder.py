@@ -1,4 +1,4 @@
-"""The face of every encoder: ragged token ids in, one vector per text out, not normalised."""
+"""The interface of every encoder: ragged token ids in, one vector per text out, not normalised."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class Texts(Protocol):
 
 
 class Encoder(nn.Module):
-    """What trains, scores and predicts knows of an encoder no more than this.
+    """All that training, scoring and prediction know of an encoder.
 
-    dim     D of what it gives
-    tables  its vectors of which a step reads only some rows
+    dim     D of its embeddings
+    tables  its vectors, of which a step reads only some rows
     """
 
     dim: int
     tables: list[RowTable]
 
     def read(self, tokens: Ragged) -> Any:
-        """The texts (a Texts) as `embed` takes them: done once for texts that are embedded many times."""
+        """The texts as `embed` takes them (a Texts): done once for texts that are embedded many times."""
         return tokens
 
     def embed(self, texts: Any) -> Tensor:
@@ -54,5 +54,5 @@ class Encoder(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        found = next((table.values for table in self.tables), None)
-        return next(self.parameters()).device if found is None else found.device
+        values = next((table.values for table in self.tables), None)
+        return next(self.parameters()).device if values is None else values.device

@@ -1,7 +1,6 @@
 """Encoders by name: building, saving, loading, moving and running any of them.
 
-A new kind is a class with the face of `Encoder`, `build`, `rebuild`, `check` and `network` (what it takes), and a row
-of KINDS.
+A new kind is a subclass of `Encoder` with `build`, `rebuild`, `check` and `network` (its cost), and a row of KINDS.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,7 +26,7 @@ from xcutils.model.heads import TwoHeads
 from xcutils.model.pretrained import BesidePretrained
 from xcutils.model.transformer import Transformer
 
-# What `kind` may be -> its class; the second table's are made of others and are not a choice of the user's.
+# Kind -> class. The kinds of COMPOSED are built around other encoders, and a user cannot choose them.
 KINDS: dict[str, Any] = {"bag-of-embeddings": BagOfEmbeddings, "bi-gru": BiGRU, "transformer": Transformer}
 COMPOSED: dict[str, Any] = {"two-heads": TwoHeads, "beside-pretrained": BesidePretrained}
 TEXTS = 4096  # texts in one pass
@@ -56,17 +55,17 @@ class Architecture:
 
 
 def network(section: dict, name: str) -> Network:
-    """The encoder that a section of the parameters describes, by what it takes."""
+    """The cost of the encoder that a section of the parameters describes."""
     return KINDS[section["kind"]].network(SimpleNamespace(**section), name)
 
 
 def check_architecture(section: dict, max_tokens: int) -> None:
-    """Refuse an encoder that could not be built as this section of the parameters says."""
+    """Refuse a section of the parameters whose encoder could not be built."""
     KINDS[section["kind"]].check(SimpleNamespace(**section), max_tokens)
 
 
 def save_encoder(folder: Path, encoder: Encoder) -> None:
-    """encoder.json says what it is, encoder.safetensors holds its weights."""
+    """Write encoder.json, which says what it is, and encoder.safetensors, its weights."""
     state = {name: tensor.detach().cpu().numpy() for name, tensor in encoder.state().items()}
     artifacts.save_json(folder, "encoder.json", encoder.config())
     artifacts.save_tensors(folder, "encoder.safetensors", state)
@@ -97,13 +96,13 @@ def encode(
 ) -> np.ndarray:
     """(rows, D) float32: the embeddings of all texts, of length one by default, in chunks without gradients.
 
-    texts  token ids; or what encoder.read made of them, when `read` says so
+    texts  token ids; with `read`, what encoder.read made of them
     """
     return encode_sets(encoder, {"texts": texts}, read=read, normalise=normalise, chunk=chunk, watch=watch)["texts"]
 
 
 class InMemory:
-    """Rows that are filled chunk by chunk; scratch.Rows is its like for work that may be interrupted."""
+    """Rows that are filled chunk by chunk; scratch.Rows does the same in a file, for work that may be interrupted."""
 
     def __init__(self, name: str, shape: tuple[int, int]):
         self.array = np.zeros(shape, dtype=np.float32)
@@ -123,9 +122,10 @@ def encode_sets(
     watch: Callable = iter,
     into: Callable = InMemory,
 ) -> dict[str, np.ndarray]:
-    """`encode` of several sets of texts in one go; no chunk spans two of them, so that each text's vector is the same.
+    """name -> (rows, D) float32: `encode` of several sets of texts in one go.
 
-    On a CPU the chunks run side by side on one thread each: no thread waits for another inside an operation.
+    No chunk spans two sets, so that a text's vector is the same as by itself. On a CPU the chunks run side by side on
+    one thread each: no thread waits for another inside an operation.
     into  (name, shape) -> the rows to fill; chunks that are done already are left alone
     """
     out = {name: into(name, (len(tokens), encoder.dim)) for name, tokens in sets.items()}
@@ -133,8 +133,8 @@ def encode_sets(
     def fill(name: str, start: int, stop: int) -> None:
         with torch.no_grad():
             part = sets[name].take(np.arange(start, stop))
-            some = encoder.embed(part if read else encoder.read(part)).float()
-            out[name].fill(start, stop, (F.normalize(some, dim=1) if normalise else some).cpu().numpy())
+            vectors = encoder.embed(part if read else encoder.read(part)).float()
+            out[name].fill(start, stop, (F.normalize(vectors, dim=1) if normalise else vectors).cpu().numpy())
 
     was_training = encoder.training
     encoder.eval()
@@ -148,7 +148,7 @@ def encode_sets(
         try:
             for done in watch([threads.submit(fill, *part) for part in todo]):
                 done.result()
-        except BaseException:  # Ctrl-C among them: the chunks that have not begun are not waited for
+        except BaseException:  # also Ctrl-C: do not wait for the chunks that have not begun
             threads.shutdown(wait=False, cancel_futures=True)
             raise
     encoder.train(was_training)

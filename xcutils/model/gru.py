@@ -37,10 +37,10 @@ class BiGRU(Encoder):
 
     @classmethod
     def rebuild(cls, config: dict, state: dict[str, Tensor]) -> "BiGRU":
-        made = cls(state["vectors"], hidden=config["hidden"], dropout=config["dropout"])
-        own = {name.removeprefix("gru."): tensor for name, tensor in state.items() if name.startswith("gru.")}
-        made.gru.load_state_dict(own)
-        return made
+        encoder = cls(state["vectors"], hidden=config["hidden"], dropout=config["dropout"])
+        gru = {name.removeprefix("gru."): tensor for name, tensor in state.items() if name.startswith("gru.")}
+        encoder.gru.load_state_dict(gru)
+        return encoder
 
     @staticmethod
     def check(p, max_tokens: int) -> None:
@@ -55,13 +55,13 @@ class BiGRU(Encoder):
         return GRUNetwork(2 * p.hidden, number(config, "vocab_size"), width, dense, lower, lower, VOCABULARY)
 
     def embed(self, texts: Ragged) -> Tensor:
-        used, place = np.unique(texts.values, return_inverse=True)
+        used, places = np.unique(texts.values, return_inverse=True)
         device = self.vectors.values.device
         rows = self.vectors.rows(torch.from_numpy(used.astype(np.int64)).to(device))
         zero = torch.zeros((1, rows.shape[1]), dtype=rows.dtype, device=device)  # an empty text is one zero vector
         rows = F.dropout(torch.cat([rows, zero]), self.dropout, self.training)
-        ragged = Ragged(place, texts.offsets)
-        return by_length(ragged, len(used), lambda ids, mask: self._pool(rows, ids, mask), device)
+        tokens = Ragged(places, texts.offsets)
+        return by_length(tokens, len(used), lambda ids, mask: self._pool(rows, ids, mask), device)
 
     def _pool(self, rows: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
         lengths = mask.sum(dim=1).clamp(min=1)
@@ -81,7 +81,7 @@ class BiGRU(Encoder):
 
 @dataclass(frozen=True)
 class GRUNetwork(Network):
-    """What a bi-GRU takes."""
+    """The cost of a bi-GRU."""
 
     def step(self, texts: float, tokens: float) -> float:
         states = FLOAT * tokens * (2 * self.width + 8 * self.dim)

@@ -17,16 +17,18 @@ class TwoHeads(Encoder):
     """Phi_D = tanh(linear(E)) for label texts and Phi_C = linear(E) for classifiers; [DePSL] has the first alone.
 
     As an encoder it gives [n(Phi_D) ; n(Phi_C)], so that one dot product is the sum of both cosines.
-    Differs from: the source normalises Phi_C and the classifiers when it searches only; here also while training. It
-    says nothing of E's length; here E is at length one, so that the heads of any encoder start alike, and tanh bends
-    little until training has made Phi_D's weights larger.
+    Differs from: the source normalises Phi_C and the classifiers only when it searches; here also while training. It
+    does not say whether E is normalised; here it is, so that the heads of every encoder start alike, and tanh is nearly
+    linear until training has made Phi_D's weights larger.
     """
 
     def __init__(self, encoder: Encoder, *, dim: int, classifier: bool, dropouts: tuple[float, float] = (0.0, 0.0)):
         """dropouts  of each head's output while training"""
         super().__init__()
-        self.encoder, self.tables = encoder, encoder.tables
-        self.size, self.dropouts = dim, dropouts
+        self.encoder = encoder
+        self.tables = encoder.tables
+        self.size = dim
+        self.dropouts = dropouts
         self.text = _linear(encoder.dim, dim)
         self.label = _linear(encoder.dim, dim) if classifier else None
         self.dim = dim * (2 if classifier else 1)
@@ -36,15 +38,15 @@ class TwoHeads(Encoder):
         cls, config: dict, state: dict[str, Tensor], rebuild: Callable[[dict, dict[str, Tensor]], Encoder]
     ) -> "TwoHeads":
         inner = {name.removeprefix("encoder."): t for name, t in state.items() if name.startswith("encoder.")}
-        made = cls(rebuild(config["encoder"], inner), dim=config["dim"], classifier=config["classifier"])
-        made.load_heads(state)
-        return made
+        encoder = cls(rebuild(config["encoder"], inner), dim=config["dim"], classifier=config["classifier"])
+        encoder.load_heads(state)
+        return encoder
 
     def read(self, tokens: Ragged) -> Any:
         return self.encoder.read(tokens)
 
     def both(self, texts: Any) -> tuple[Tensor, Tensor | None]:
-        """(n(Phi_D), n(Phi_C)) of texts that were read, each (rows, d); no second without a classifier head."""
+        """(n(Phi_D), n(Phi_C)), each (rows, d), of texts that were `read`; (n(Phi_D), None) without a classifier head."""
         raw = F.normalize(self.encoder.embed(texts).float(), dim=1)
         text = F.dropout(torch.tanh(self.text(raw)), self.dropouts[0], self.training)
         if self.label is None:
@@ -60,19 +62,19 @@ class TwoHeads(Encoder):
         return facts | {"encoder": self.encoder.config()}
 
     def state(self) -> dict[str, Tensor]:
-        own = self.state_dict()
-        heads = {f"head.{name}": tensor for name, tensor in own.items() if not name.startswith("encoder.")}
+        tensors = self.state_dict()
+        heads = {f"head.{name}": tensor for name, tensor in tensors.items() if not name.startswith("encoder.")}
         return heads | {f"encoder.{name}": tensor for name, tensor in self.encoder.state().items()}
 
     def load_heads(self, state: dict[str, Tensor]) -> None:
-        own = {name.removeprefix("head."): tensor for name, tensor in state.items() if name.startswith("head.")}
-        self.load_state_dict({**self.state_dict(), **own})
+        heads = {name.removeprefix("head."): tensor for name, tensor in state.items() if name.startswith("head.")}
+        self.load_state_dict({**self.state_dict(), **heads})
 
 
 def _linear(inputs: int, outputs: int) -> nn.Linear:
     """A linear map that starts as the identity, or as a projection that keeps angles as well as it can.
 
-    Differs from: the source says nothing of the start. From the identity the heads begin with the encoder's own space.
+    Differs from: the source does not say how heads start. As the identity they start with the encoder's own space.
     """
     layer = nn.Linear(inputs, outputs)
     with torch.no_grad():
@@ -82,10 +84,10 @@ def _linear(inputs: int, outputs: int) -> nn.Linear:
 
 
 def network_with_heads(encoder: Network, *, inputs: int, dim: int, heads: int, parameter: str) -> Network:
-    """What the encoder takes with so many heads on it.
+    """The cost of the encoder with so many heads on it.
 
-    inputs     dimensions that a head reads
-    dim        that it gives, which `parameter` sets; 0 for as many as it reads
+    inputs  dimensions that a head reads
+    dim     dimensions that it gives, set by `parameter`; 0: as many as it reads
     """
     size = dim or inputs
     fewer = f"lower {parameter} ({heads * size} dimensions in all)"

@@ -1,4 +1,4 @@
-"""Texts of like length side by side, so that hardly anything is padding."""
+"""Texts of similar length are encoded together, so that there is little padding."""
 
 from collections.abc import Callable
 
@@ -8,20 +8,21 @@ from torch import Tensor
 
 from xcutils.core.ragged import Ragged
 
-PADDED = 4096  # tokens, padding counted in, that go through an encoder at once
+PADDED = 4096  # tokens, padding included, that go through an encoder at once
 
 
 def by_length(
     tokens: Ragged, pad: int, encode: Callable[[Tensor, Tensor], Tensor], device: torch.device, most: int = PADDED
 ) -> Tensor:
-    """(rows, D): `encode` applied to chunks of texts of like length.
+    """(rows, D): `encode` applied to chunks of texts of similar length.
 
     encode  (ids (n, T) int64, mask (n, T) bool) -> (n, D)
     most    padded tokens of a chunk
     """
     order = np.argsort(tokens.lengths, kind="stable")
     lengths = np.maximum(tokens.lengths[order], 1)
-    parts, start = [], 0
+    parts = []
+    start = 0
     while start < len(order):
         stop = start + 1  # as many texts as fit into `most` padded tokens
         while stop < len(order) and int(lengths[stop]) * (stop + 1 - start) <= most:

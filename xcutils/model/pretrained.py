@@ -1,6 +1,6 @@
-"""A pretrained encoder that is left as it is, beside one that is trained.
+"""A pretrained encoder that stays as it is, beside one that is trained.
 
-The trained one is small and learns what the data can teach; the other knows words that few documents have. Its
+The trained one is small and learns what the data can teach; the pretrained one knows words that few documents have. Its
 vectors of documents and labels are those of the stage `embed`, looked up by the text, so that training does not encode
 them again.
 """
@@ -28,7 +28,7 @@ ODD, SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(29)  # multiplicative hash
 
 
 def build_pretrained(facts: dict, special: dict) -> Transformer:
-    """The encoder that `embed` worked with.
+    """The encoder that the stage `embed` used.
 
     facts    embed.json: checkpoint, pooling, sha256
     special  the tokenizer's special tokens
@@ -37,8 +37,8 @@ def build_pretrained(facts: dict, special: dict) -> Transformer:
         raise UserError(
             f"{facts['checkpoint']} has changed since its embeddings were made: run `dvc repro --force embed`."
         )
-    made = build_transformer(facts["checkpoint"], special, pooling=facts["pooling"], layers=0, dropout=0.0)
-    return made.to(runtime.device()).eval()
+    encoder = build_transformer(facts["checkpoint"], special, pooling=facts["pooling"], layers=0, dropout=0.0)
+    return encoder.to(runtime.device()).eval()
 
 
 def text_keys(tokens: Ragged) -> np.ndarray:
@@ -47,18 +47,19 @@ def text_keys(tokens: Ragged) -> np.ndarray:
     mixed = (np.asarray(tokens.values).astype(np.uint64) + np.uint64(1)) * ODD
     mixed = ((mixed ^ (mixed >> SHIFT)) + places.astype(np.uint64)) * ODD
     mixed ^= mixed >> SHIFT
-    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed * ODD, dtype=np.uint64)])  # wraps around, as it may
+    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed * ODD, dtype=np.uint64)])  # overflow is fine
     return sums[tokens.offsets[1:]] - sums[tokens.offsets[:-1]]
 
 
 class KnownTexts:
-    """Vectors that have been made already, found by the text.
+    """Vectors of texts that were encoded before, looked up by the text.
 
     sets  (tokens, (rows, D) float32 vectors) of some texts each
     """
 
     def __init__(self, *sets: tuple[Ragged, np.ndarray]):
-        self.tokens, self.vectors = concatenate(*(tokens for tokens, _ in sets)), [vectors for _, vectors in sets]
+        self.tokens = concatenate(*(tokens for tokens, _ in sets))
+        self.vectors = [vectors for _, vectors in sets]
         self.ends = np.cumsum([len(vectors) for vectors in self.vectors])
         keys = text_keys(self.tokens)
         self.order = np.argsort(keys, kind="stable")
@@ -72,28 +73,31 @@ class KnownTexts:
         """(rows,) int: the text's place among the known ones, -1 where it is not known."""
         keys = text_keys(tokens)
         place = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        found, same = self.order[place], np.flatnonzero(self.keys[place] == keys)
-        same = same[self.tokens.lengths[found[same]] == tokens.lengths[same]]
-        ours, theirs = tokens.take(same), self.tokens.take(found[same])
-        differ = np.unique(ours.row_ids()[np.asarray(ours.values) != np.asarray(theirs.values)])  # two texts, one hash
-        out = np.full(len(tokens), -1, dtype=np.int64)
-        sure = np.delete(same, differ)
-        out[sure] = found[sure]
-        return out
+        candidates = self.order[place]
+        rows = np.flatnonzero(self.keys[place] == keys)
+        # Different texts may have the same hash: their tokens are compared too.
+        rows = rows[self.tokens.lengths[candidates[rows]] == tokens.lengths[rows]]
+        asked, known = tokens.take(rows), self.tokens.take(candidates[rows])
+        differ = np.unique(asked.row_ids()[np.asarray(asked.values) != np.asarray(known.values)])
+        rows = np.delete(rows, differ)
+        places = np.full(len(tokens), -1, dtype=np.int64)
+        places[rows] = candidates[rows]
+        return places
 
     def take(self, places: np.ndarray) -> np.ndarray:
         """(rows, D) float32: the vectors of known texts."""
-        out, owner = np.empty((len(places), self.dim), np.float32), np.searchsorted(self.ends, places, side="right")
+        out = np.empty((len(places), self.dim), np.float32)
+        set_of = np.searchsorted(self.ends, places, side="right")
         for i, vectors in enumerate(self.vectors):
-            mine = np.flatnonzero(owner == i)
-            out[mine] = vectors[places[mine] - (self.ends[i] - len(vectors))]
+            rows = np.flatnonzero(set_of == i)
+            out[rows] = vectors[places[rows] - (self.ends[i] - len(vectors))]
         return out
 
 
 class Pretrained:
-    """Unit vectors of a pretrained encoder: of texts that are known by looking up, of others by encoding them.
+    """Unit vectors of a pretrained encoder: known texts are looked up, others are encoded.
 
-    Not a module: it is not trained, and not saved but by name.
+    Not a module: it is not trained, and only its name is saved.
     """
 
     def __init__(self, facts: dict, special: dict, known: KnownTexts | None = None):
@@ -115,7 +119,7 @@ class Pretrained:
         return np.full(len(tokens), -1) if self.known is None else self.known.find(tokens)
 
     def vectors(self, tokens: Ragged, places: np.ndarray) -> np.ndarray:
-        """(rows, D) float32 of length one; `places` are where `find` found the texts."""
+        """(rows, D) float32 of length one; `places` is what `find` gave for the texts."""
         missing = np.flatnonzero(places < 0)
         if self.known is None or len(missing) == len(places):
             return self._encode(tokens)
@@ -138,7 +142,7 @@ class Pretrained:
 
 @dataclass(frozen=True)
 class FoundTexts:
-    """Texts, as the trained encoder reads them and with their places among the known ones."""
+    """Texts as the trained encoder reads them (`own`), their tokens, and their places among the known texts."""
 
     own: Texts
     tokens: Ragged
@@ -173,9 +177,9 @@ class BesidePretrained(Encoder):
         return FoundTexts(self.encoder.read(tokens), tokens, self.pretrained.find(tokens))
 
     def embed(self, texts: FoundTexts) -> Tensor:
-        own = F.normalize(self.encoder.embed(texts.own).float(), dim=1)
-        other = torch.from_numpy(self.pretrained.vectors(texts.tokens, texts.places)).to(own.device)
-        return torch.cat([own, self.weight * other], dim=1)
+        trained = F.normalize(self.encoder.embed(texts.own).float(), dim=1)
+        pretrained = torch.from_numpy(self.pretrained.vectors(texts.tokens, texts.places)).to(trained.device)
+        return torch.cat([trained, self.weight * pretrained], dim=1)
 
     def config(self) -> dict:
         facts = {"kind": "beside-pretrained", "weight": self.weight, "pretrained": self.pretrained.config()}
@@ -186,7 +190,7 @@ class BesidePretrained(Encoder):
 
 
 def load_pretrained(embed: Path, train: Path, labels: Path, special: dict) -> Pretrained:
-    """The encoder of the stage `embed` with the vectors that it made of documents and labels."""
+    """The encoder of the stage `embed`, with the vectors that the stage wrote for documents and labels."""
     sets = ((artifacts.load_ragged(train, "tokens"), "docs"), (artifacts.load_ragged(labels, "tokens"), "labels"))
     known = KnownTexts(*((tokens, artifacts.load_array(embed, name)) for tokens, name in sets))
     return Pretrained(artifacts.load_json(embed, "embed.json"), special, known)

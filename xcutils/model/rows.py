@@ -6,10 +6,10 @@ from torch import Tensor
 
 
 class RowTable:
-    """Rows with moments of their own; a step costs the rows it touches, however long the table is.
+    """Rows with their own optimiser; a step costs the rows it reads, however long the table is.
 
-    The update is torch.optim.SparseAdam's: moments of rows outside the batch stand still, the bias correction counts
-    the table's steps. With a momentum it is torch.optim.SGD's, with its weight decay, on the rows of the batch.
+    The update is torch.optim.SparseAdam's: moments of rows outside the batch do not change, and the bias correction
+    counts the table's steps. With a momentum it is torch.optim.SGD's, with its weight decay, on the rows of the batch.
     """
 
     betas = (0.9, 0.999)
@@ -26,12 +26,13 @@ class RowTable:
         self.values = values
         self.lr = lr
         self.eps = eps
-        self.momentum, self.weight_decay = momentum, weight_decay
+        self.momentum = momentum
+        self.weight_decay = weight_decay
         self.steps = 0
-        self.first: Tensor | None = None  # the moments exist from the first step on: a finished model needs none
+        self.first: Tensor | None = None  # the moments are made at the first step: a finished model needs none
         self.second: Tensor | None = None
-        self._used: list[tuple[Tensor | None, Tensor]] = []  # copies of rows that were read
-        self._merged: list[tuple[Tensor | None, Tensor]] = []  # gradients of earlier ones, at most one
+        self._used: list[tuple[Tensor | None, Tensor]] = []  # ids and copies of rows that were read
+        self._merged: list[tuple[Tensor | None, Tensor]] = []  # ids and summed gradient of earlier copies, at most one
 
     def rows(self, ids: Tensor | None) -> Tensor:
         """(U, D) copy of the rows `ids` (distinct; None = all of them) whose gradient the next step will apply."""
@@ -53,7 +54,7 @@ class RowTable:
         waiting = self._waiting()
         if waiting:
             self._merged = [waiting[0] if len(waiting) == 1 else self._sum(waiting)]
-            self._used = [(ids, picked) for ids, picked in self._used if picked.grad is None]  # theirs is yet to come
+            self._used = [(ids, picked) for ids, picked in self._used if picked.grad is None]  # no gradient yet
 
     def _waiting(self) -> list[tuple[Tensor | None, Tensor]]:
         return self._merged + [(ids, picked.grad) for ids, picked in self._used if picked.grad is not None]
@@ -122,7 +123,7 @@ class RowTable:
         return {"first": self.first, "second": self.second, "steps": torch.tensor(self.steps)}
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Go on from what `state` gave."""
+        """Continue from what `state` gave."""
         if state:
             self.first, self.second = (state[name].to(self.values.device) for name in ("first", "second"))
             self.steps = int(state["steps"])

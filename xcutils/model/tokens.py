@@ -10,7 +10,7 @@ from xcutils.core.errors import UserError
 from xcutils.core.ragged import Ragged, starts
 from xcutils.model.checkpoints import checkpoint_folder
 
-TOKENISED = 4096  # texts encoded at once: enough for every core, little memory
+TOKENISED = 4096  # texts tokenised at once: enough for every core, little memory
 
 
 def load_tokenizer(name: str) -> Tokenizer:
@@ -45,7 +45,7 @@ def unknown_id(tokenizer: Tokenizer) -> int | None:
 
 
 def tokenize(tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int) -> Ragged:
-    """Rows of int32 token ids, at most max_tokens - 2 each: room for the two special tokens; a row may be empty."""
+    """Rows of int32 token ids, at most max_tokens - 2 each: two special tokens are added later; a row may be empty."""
     values: list[np.ndarray] = [np.zeros(0, dtype=np.int32)]
     lengths = np.zeros(len(texts), dtype=np.int64)
     for first in range(0, len(texts), TOKENISED):
@@ -57,15 +57,14 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int) -> Rag
 
 
 def fill_empty(tokens: Ragged, tokenizer: Tokenizer) -> Ragged:
-    """The rows, with the unknown token where there is none: a label without text still has a vector to start from."""
-    known = unknown_id(tokenizer)
-    unknown = special_ids(tokenizer)["sep"] if known is None else known
+    """The rows, with the unknown token in empty ones: a label without text still has a vector to start from."""
+    unknown = unknown_id(tokenizer)
+    filler = special_ids(tokenizer)["sep"] if unknown is None else unknown
     lengths = np.maximum(tokens.lengths, 1)
-    values = np.full(lengths.sum(), unknown, dtype=np.int32)
+    values = np.full(lengths.sum(), filler, dtype=np.int32)
     offsets = starts(lengths)
-    values[np.arange(len(tokens.values)) + np.repeat(offsets[:-1] - tokens.offsets[:-1], tokens.lengths)] = (
-        tokens.values
-    )
+    places = np.arange(len(tokens.values)) + np.repeat(offsets[:-1] - tokens.offsets[:-1], tokens.lengths)
+    values[places] = tokens.values
     return Ragged(values, offsets)
 
 

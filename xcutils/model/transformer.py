@@ -27,7 +27,8 @@ class Transformer(Encoder):
         self.pooling = pooling
         self.cls = cls
         self.sep = sep
-        self.dim, self.tables = model.config.hidden_size, []
+        self.dim = model.config.hidden_size
+        self.tables = []
 
     @classmethod
     def build(cls, p, texts: Iterable[Ragged], special: dict) -> "Transformer":
@@ -100,7 +101,7 @@ def build_transformer(checkpoint: str, special: dict, *, pooling: str, layers: i
             part.p = dropout
     if layers > 0:
         _keep_layers(model, layers, checkpoint)
-    # from_pretrained leaves the model in evaluation mode, in which nothing would be dropped while training
+    # from_pretrained leaves the model in evaluation mode, in which dropout would do nothing while training.
     return Transformer(model, pooling=pooling, cls=special["cls"], sep=special["sep"]).train()
 
 
@@ -122,7 +123,7 @@ def _keep_layers(model: Any, layers: int, checkpoint: str) -> None:
 
 @dataclass(frozen=True)
 class TransformerNetwork(Network):
-    """What a transformer takes."""
+    """The cost of a transformer."""
 
     layers: int = 0
     inner: int = 0
@@ -132,16 +133,16 @@ class TransformerNetwork(Network):
         return HOLES * (6 * FLOAT * texts * self.dim + activations) + self.weights
 
     def chunk(self, texts: float, tokens: float) -> float:
-        """Chunks differ in width and each thread keeps the blocks it has freed: about twice as much again."""
+        """Twice as much as a chunk needs: chunks differ in width, and each thread keeps the blocks it has freed."""
         return 2 * HOLES * FLOAT * PADDED * (6 * self.dim + 2 * self.inner)
 
     def work(self, texts: float, tokens: float, *, train: bool) -> tuple[float, float]:
-        """Not quite at the speed of a large matrix product."""
+        """2.2 instead of 2 operations per weight: it is not quite as fast as a large matrix product."""
         return 2.2 * (3 if train else 1) * self.dense * (tokens + 2 * texts), 0.0
 
 
 def transformer_network(checkpoint: str, layers: int, parameter: str) -> TransformerNetwork:
-    """The checkpoint, which `parameter` names, by its sizes, with so many of its layers (0 = all)."""
+    """The cost of a checkpoint with so many of its layers (0 = all); `parameter` is what names the checkpoint."""
     config = load_config(checkpoint)
     dim, inner = number(config, "hidden_size", "dim"), number(config, "intermediate_size", "hidden_dim")
     layers = layers or number(config, "num_hidden_layers", "n_layers")

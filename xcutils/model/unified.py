@@ -1,4 +1,4 @@
-"""The unified method's model by its sizes: a trained encoder, perhaps a pretrained one beside it, and heads on both."""
+"""The cost of the unified method's model: a trained encoder, perhaps a pretrained one beside it, and heads on both."""
 
 from xcutils.model.costs import Network
 from xcutils.model.encoders import network
@@ -7,13 +7,14 @@ from xcutils.model.transformer import TransformerNetwork, transformer_network
 
 
 def pretrained_network(train: dict) -> TransformerNetwork | None:
-    """The pretrained encoder beside the trained one, taken to be as large as `train.model`; None without."""
+    """The cost of the pretrained encoder, assumed to be as large as `train.model`; None where there is none."""
     return transformer_network(train["model"], 0, "train.model") if train["pretrained"] else None
 
 
 def unified_network(train: dict) -> Network:
-    """The whole model that a section `train` of the parameters describes."""
-    inner, pretrained = network(train, "train"), pretrained_network(train)
+    """The cost of the whole model that the section `train` of the parameters describes."""
+    inner = network(train, "train")
+    pretrained = pretrained_network(train)
     inputs = inner.dim + (pretrained.dim if pretrained else 0)
     heads = 1 if train["classifier_loss"] == "none" else 2
     return network_with_heads(inner, inputs=inputs, dim=train["dim"], heads=heads, parameter="train.dim")

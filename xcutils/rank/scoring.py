@@ -21,6 +21,7 @@ from xcutils.search.searcher import EXACT, INDEXES, recall
 
 DEPTH = 100  # labels ranked per document: R@100 needs them
 RANKED = 1 << 14  # documents whose shortlists are held at once
+ENCODED = 1024  # test documents that an encoder of its own row encodes at once
 RECALLED = 1000  # documents on which the index is compared with exact search
 BINS = ("head", "torso", "tail")
 
@@ -234,7 +235,7 @@ def cost(
         Part("encoders", 3 * net.weights),
         Part("rankings", LONG * rows * DEPTH * s.test, "take fewer test documents"),
     ]
-    passes = pretrained.forward(s.test, s.test_tokens, host.threads, 1024) if pretrained else 0.0
+    passes = pretrained.forward(s.test, s.test_tokens, host.threads, ENCODED) if pretrained else 0.0
     queries = Part("queries", FLOAT * s.test * net.dim + 12 * DEPTH * s.test, net.fewer)
     moments = [
         [

@@ -1,4 +1,4 @@
-"""Nearest neighbours by cosine, exactly: every query against every vector, never all of the scores in memory.
+"""Nearest neighbours by cosine, exactly: every query against every vector, without all scores in memory at once.
 
 Answers are always (Q, k): padded with id -1 and score -inf where there are fewer than k vectors.
 """
@@ -10,8 +10,8 @@ import torch
 
 from xcutils.core.vectors import unit
 
-SCORES = 1 << 26  # held at once
-VECTORS = 1 << 16  # vectors looked at together
+SCORES = 1 << 26  # scores held at once
+VECTORS = 1 << 16  # vectors whose lengths are looked at together
 
 
 def exact(
@@ -27,19 +27,19 @@ def exact(
     chunk   scores held at once
     device  where the products are made
     """
-    found = min(k, len(vectors))
+    count = min(k, len(vectors))
     ids = np.full((len(queries), k), -1, dtype=np.int64)
     scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
-    if found == 0 or len(queries) == 0:
+    if count == 0 or len(queries) == 0:
         return ids, scores
     table = _tensor(vectors).to(device)
     step = min(len(queries), max(1, chunk // len(vectors)))
-    held = torch.empty((step, len(vectors)), dtype=torch.float32, device=device)  # once: see runtime on freed blocks
+    held = torch.empty((step, len(vectors)), dtype=torch.float32, device=device)  # allocated once: see runtime._keep_freed_memory
     for start in range(0, len(queries), step):
-        some = _tensor(queries[start : start + step]).to(device)
-        best, place = torch.mm(some, table.T, out=held[: len(some)]).topk(found, dim=1)
-        ids[start : start + step, :found] = place.cpu().numpy()
-        scores[start : start + step, :found] = best.cpu().numpy()
+        batch = _tensor(queries[start : start + step]).to(device)
+        best, places = torch.mm(batch, table.T, out=held[: len(batch)]).topk(count, dim=1)
+        ids[start : start + step, :count] = places.cpu().numpy()
+        scores[start : start + step, :count] = best.cpu().numpy()
     return ids, scores
 
 
@@ -51,7 +51,7 @@ def _tensor(vectors: np.ndarray) -> torch.Tensor:
 
 
 def alive(vectors: np.ndarray, chunk: int = VECTORS) -> np.ndarray:
-    """The rows that can be found: a zero row is near nothing. Rows that are not finite are refused."""
+    """Ids of the rows that can be found: a zero row is near nothing. Rows that are not finite are refused."""
     parts = [
         start + np.flatnonzero(np.linalg.norm(unit(vectors[start : start + chunk]), axis=1) > 0)
         for start in range(0, len(vectors), chunk)

@@ -1,4 +1,4 @@
-"""HNSW graphs over unit vectors: the one place that knows hnswlib."""
+"""HNSW graphs over unit vectors: the only module that imports hnswlib."""
 
 import errno
 import shutil
@@ -16,9 +16,9 @@ from xcutils.core.costs import FLOAT, INT, LONG, Part
 from xcutils.core.errors import UserError
 from xcutils.search.exact import alive
 
-INSERTED = 1 << 11  # vectors copied at once while a graph is built, between two looks at `stop`
-BLOCKS = 16  # drafts of one graph, at most: each costs as much time as the graph has vectors by then
-CACHE = 64e6  # bytes of vectors that are searched from the processor's cache
+INSERTED = 1 << 11  # vectors copied at once while a graph is built; then `stop` is looked at
+BLOCKS = 16  # drafts of one graph, at most: saving one takes time in proportion to the vectors that are in it
+CACHE = 64e6  # bytes of vectors that fit into the processor's cache
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Building:
     m: int  # links per vector
     ef_construction: int  # vectors looked at per insertion
     block: int = 1 << 16  # vectors after which a draft is saved
-    threads: int = 1  # more are faster and not repeatable to the bit
+    threads: int = 1  # several are faster, but the graph is not the same every time
     seed: int = 0
 
 
@@ -36,7 +36,8 @@ class Hnsw:
     """A graph over vectors, searched approximately."""
 
     def __init__(self, graph: hnswlib.Index, *, ef: int):
-        self.graph, self.ef = graph, ef
+        self.graph = graph
+        self.ef = ef
 
     @classmethod
     def over(cls, vectors: np.ndarray, building: Building, *, ef: int) -> "Hnsw":
@@ -55,11 +56,11 @@ class Hnsw:
     ) -> None:
         """Write a graph over the vectors to `file`.
 
-        drafts  where unfinished graphs are saved; building goes on from the newest
-        stop    ends the building soon when it is set from another thread
+        drafts  the folder where unfinished graphs are saved; building is resumed from the newest
+        stop    set by another thread to end the building soon
         """
-        kept = None if drafts is None else Drafts(drafts, say)
-        save_graph(build_graph(vectors, building, drafts=kept, stop=stop), file)
+        saved = None if drafts is None else Drafts(drafts, say)
+        save_graph(build_graph(vectors, building, drafts=saved, stop=stop), file)
 
     @classmethod
     def open(cls, file: Path, *, count: int, dim: int, ef: int) -> "Hnsw":
@@ -67,11 +68,11 @@ class Hnsw:
         return cls(load_graph(file, dim=dim, count=count), ef=ef)
 
     def __len__(self) -> int:
-        """Vectors that can be found."""
+        """The number of vectors that can be found."""
         return self.graph.get_current_count()
 
     def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """(ids, scores), both (Q, k), k at most the number of vectors; None where the graph does not reach so many."""
+        """(ids, scores), both (Q, k), k at most the number of vectors; None where the graph does not reach k of them."""
         self.graph.set_ef(max(self.ef, k))
         try:
             labels, distances = self.graph.knn_query(queries, k=k)
@@ -81,7 +82,7 @@ class Hnsw:
 
     @staticmethod
     def cost(count: int, dim: int, m: int) -> list[Part]:
-        """What graphs over that many vectors hold: the vectors themselves, and their links."""
+        """What graphs over so many vectors hold: the vectors themselves, and their links."""
         return [
             Part("vectors in the graphs", FLOAT * count * dim, "set index.search to exact"),
             Part("links", count * (graph_bytes(dim, m) - FLOAT * dim), f"lower index.m ({m})"),
@@ -89,7 +90,7 @@ class Hnsw:
 
     @staticmethod
     def building_cost(sizes: list[int], dim: int) -> list[Part]:
-        """What building graphs of these sizes side by side holds besides."""
+        """What building graphs of these sizes side by side holds in addition."""
         chunks = sum(min(size, INSERTED) for size in sizes)
         return [Part("vectors on their way", 2 * FLOAT * chunks * dim)]
 
@@ -100,13 +101,13 @@ class Hnsw:
 
     @staticmethod
     def seconds(ef: int, m: int, count: int, dim: int) -> float:
-        """Of one search or insertion on one thread; four times as long where the vectors are not in the cache."""
+        """Seconds of one search or insertion on one thread; four times as many where the vectors exceed the cache."""
         far = 4 if FLOAT * count * dim > CACHE else 1
         return 4e-10 * far * ef * (m / 24) ** 0.5 * log2(max(2, count)) * dim
 
 
 def graph_bytes(dim: int, m: int) -> float:
-    """Bytes of a vector in a graph: itself, its id, 2 m links, m more on 1 in m, lock, level and table of ids."""
+    """Bytes of a vector in a graph: itself, its id, 2 m links (m more for 1 in m), lock, level and table of ids."""
     return FLOAT * dim + LONG + (2 * m + 1) * INT + (m * INT + 40) / (m - 1 or 1) + 40 + 48 + LONG + INT + 2
 
 
@@ -119,32 +120,33 @@ def build_graph(
 ) -> hnswlib.Index:
     """An HNSW graph over the unit rows that can be found; with one thread it is the same every time.
 
-    After each block a draft is saved and read again, at most BLOCKS times in all: hnswlib does not save its generator,
-    and a graph that is always read again there is the same whether or not it was interrupted.
+    After each block, at most BLOCKS times in all, a draft is saved and read again, whether or not the work is ever
+    interrupted: hnswlib does not save the state of its generator, and so a resumed graph comes out the same.
     """
-    there = alive(vectors)
-    block = max(building.block, -(-len(there) // BLOCKS))
-    graph, done = (None, 0) if drafts is None else drafts.load(vectors.shape[1], len(there))
+    ids = alive(vectors)
+    block = max(building.block, -(-len(ids) // BLOCKS))
+    graph, done = (None, 0) if drafts is None else drafts.load(vectors.shape[1], len(ids))
     if graph is None:
         graph = hnswlib.Index(space="ip", dim=vectors.shape[1])
         settings = {"M": building.m, "ef_construction": building.ef_construction, "random_seed": building.seed}
-        graph.init_index(max_elements=max(1, len(there)), **settings)
-    for start in range(done, len(there), block):
-        some = there[start : start + block]
-        for few in np.split(some, range(INSERTED, len(some), INSERTED)):
+        graph.init_index(max_elements=max(1, len(ids)), **settings)
+    for start in range(done, len(ids), block):
+        in_block = ids[start : start + block]
+        for some in np.split(in_block, range(INSERTED, len(in_block), INSERTED)):
             if stop is not None and stop.is_set():
                 raise KeyboardInterrupt
-            graph.add_items(np.asarray(vectors[few]), few, num_threads=building.threads)
-        if drafts is not None and start + len(some) < len(there):
-            graph = drafts.renew(graph, len(there))
+            graph.add_items(np.asarray(vectors[some]), some, num_threads=building.threads)
+        if drafts is not None and start + len(in_block) < len(ids):
+            graph = drafts.renew(graph, len(ids))
     return graph
 
 
 class Drafts:
-    """Unfinished graphs, each saved whole or not at all; building goes on from the newest whole one."""
+    """Unfinished graphs, each saved whole or not at all; building is resumed from the newest whole one."""
 
     def __init__(self, folder: Path, say: Callable[[str], None] = lambda text: None):
-        self.folder, self.say = Path(folder), say
+        self.folder = Path(folder)
+        self.say = say
 
     def load(self, dim: int, count: int) -> tuple[hnswlib.Index | None, int]:
         """(the newest whole draft, vectors in it), or (None, 0)."""
@@ -177,7 +179,7 @@ def save_graph(graph: hnswlib.Index, path: Path) -> None:
 
 
 def load_graph(path: Path, *, dim: int, count: int) -> hnswlib.Index:
-    """A saved graph; the caller has checked that the file is the one that was written: hnswlib does not."""
+    """A saved graph; hnswlib does not notice a damaged file, so the caller must have checked it."""
     graph = hnswlib.Index(space="ip", dim=dim)
     try:
         graph.load_index(str(path), max_elements=max(1, count))

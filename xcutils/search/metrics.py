@@ -16,7 +16,7 @@ LOOKED_UP = 1 << 20  # ranked labels looked up at once
 
 
 class _Placed(NamedTuple):
-    """Positives that stand in some ranking: parallel arrays, one item per (doc, label), places counted from 0."""
+    """Positives in a ranking: parallel arrays, one item per (doc, label), places counted from 0."""
 
     docs: np.ndarray
     places: np.ndarray
@@ -30,10 +30,10 @@ class _Placed(NamedTuple):
 
 
 class Truth:
-    """What is right for some docs and what each find is worth, worked out once for all rankings of these docs.
+    """The positives of some docs and the weight of each hit, prepared once for all rankings of these docs.
 
     positives       (N, L) CSR
-    inv_propensity  (L,)   float  weight of a hit in PSP and PSN; all 1 without
+    inv_propensity  (L,)   float  weight of a hit in PSP and PSN; None: all 1
     """
 
     def __init__(self, positives: sparse.csr_matrix, inv_propensity: np.ndarray | None = None):
@@ -50,24 +50,25 @@ class Truth:
 
     def hits(self, ranking: np.ndarray) -> np.ndarray:
         """(N, k) bool: is the ranked label a positive of its doc? A -1 never is."""
-        ranking, truth = np.asarray(ranking), self.positives
+        ranking = np.asarray(ranking)
+        truth = self.positives
         n_docs, n_labels = truth.shape
         if ranking.ndim != 2 or len(ranking) != n_docs:
             raise ValueError(f"ranking {ranking.shape} does not fit positives {truth.shape}")
         if ranking.size and (ranking.min() < -1 or ranking.max() >= n_labels):
             raise ValueError(f"ranking holds ids outside -1..{n_labels - 1}")
-        found = np.zeros(ranking.shape, dtype=bool)
+        is_hit = np.zeros(ranking.shape, dtype=bool)
         step = max(1, LOOKED_UP // max(1, ranking.shape[1]))
         for start in range(0, n_docs, step):
             part = ranking[start : start + step].astype(np.int64)
             indptr = truth.indptr[start : start + len(part) + 1]
             offsets = np.arange(len(part), dtype=np.int64) * n_labels  # a key is doc * L + label, in 64 bits
             known = np.repeat(offsets, np.diff(indptr)) + truth.indices[indptr[0] : indptr[-1]]
-            known = np.append(known, np.iinfo(np.int64).max)  # ascending, and never exhausted
+            known = np.append(known, np.iinfo(np.int64).max)  # ascending; the last one keeps searchsorted inside the array
             keys = part + offsets[:, None]
             # Without the mask a -1 would be the key of the previous doc's last label.
-            found[start : start + step] = (known[np.searchsorted(known, keys)] == keys) & (part >= 0)
-        return found
+            is_hit[start : start + step] = (known[np.searchsorted(known, keys)] == keys) & (part >= 0)
+        return is_hit
 
 
 def hits(ranking: np.ndarray, positives: sparse.csr_matrix) -> np.ndarray:
@@ -100,24 +101,25 @@ def without(ranking: np.ndarray, excluded: sparse.csr_matrix) -> np.ndarray:
 
 
 def goal(figures: dict[str, float], tail: float) -> float:
-    """What epochs and weights are chosen by: N@5, and with the share `tail` PSN@5."""
+    """The figure by which epochs and weights are chosen: N@5, mixed with the share `tail` of PSN@5."""
     return (1 - tail) * figures["N@5"] + tail * figures["PSN@5"]
 
 
 class Judged:
-    """A ranking beside the truth: its hits are found once for every metric.
+    """A ranking and the truth: its hits are found once for all metrics.
 
     ranking  (N, k) int  label ids, -1 for none; places beyond its last column count as -1
     """
 
     def __init__(self, ranking: np.ndarray, truth: Truth):
-        self.ranking, self.truth = np.asarray(ranking), truth
+        self.ranking = np.asarray(ranking)
+        self.truth = truth
         self.is_hit = truth.hits(self.ranking)
 
     def figures(self, *, ks: Sequence[int] = (1, 3, 5), recall_ks: Sequence[int] = (10, 100)) -> dict[str, float]:
         """{"P@1": percent, ...}: P, N, PSP, PSN at ks, R at recall_ks, C at ks, in this order.
 
-        Docs without positives count as misses, but for R, which leaves them out.
+        Docs without positives count as misses; only R leaves them out.
         """
         one_bin = np.zeros(len(self.truth.weights), dtype=np.int64)
         return self.figures_by_bin(one_bin, 1, ks=ks, recall_ks=recall_ks)[0]
@@ -130,30 +132,31 @@ class Judged:
         ks: Sequence[int] = (1, 3, 5),
         recall_ks: Sequence[int] = (10, 100),
     ) -> list[dict[str, float]]:
-        """For each bin of labels what `figures` gives, counting only the bin's labels as positives.
+        """What `figures` gives for each bin of labels, counting only the bin's labels as positives.
 
         The ranking stays whole, so the bins' P@k add up to the P@k of all labels. R is over docs with a positive in the
         bin, C over the bin's labels. A bin without labels or positives gives zeros.
 
         label_bin  (L,) int  bin of each label, 0..n_bins-1
         """
-        label_bin, (n_docs, n_labels) = np.asarray(label_bin), self.truth.positives.shape
+        label_bin = np.asarray(label_bin)
+        n_docs, n_labels = self.truth.positives.shape
         if label_bin.shape != (n_labels,):
             raise ValueError(f"label_bin must have one item for each of {n_labels} labels")
         if n_labels and not (0 <= label_bin.min() and label_bin.max() < n_bins):
             raise ValueError(f"label_bin holds bins outside 0..{n_bins - 1}")
         docs, places = np.nonzero(self.is_hit)
         labels = self.ranking[docs, places]
-        found = _Placed(docs, places, labels, self.truth.weights[labels])
+        hits = _Placed(docs, places, labels, self.truth.weights[labels])
         reports = []
         for bin_ in range(n_bins):
             in_bin = label_bin == bin_
             best_of_bin = _close_up(self.truth.best.of(in_bin), n_docs)
-            reports.append(_report(found.of(in_bin), best_of_bin, n_docs, int(in_bin.sum()), ks, recall_ks))
+            reports.append(_report(hits.of(in_bin), best_of_bin, n_docs, int(in_bin.sum()), ks, recall_ks))
         return reports
 
     def per_label(self, k: int = 5) -> dict[str, np.ndarray]:
-        """Three (L,) int arrays: true_positives and predicted in the top k of docs; relevant, all positives."""
+        """Three (L,) int arrays: true_positives and predicted, both in the top k of the docs, and relevant, all positives."""
         top = self.ranking[:, :k]
         is_hit = self.is_hit[:, :k]
         truth = self.truth.positives
@@ -162,7 +165,7 @@ class Judged:
 
 
 def evaluate(ranking: np.ndarray, positives: sparse.csr_matrix, inv_propensity: np.ndarray, **ks) -> dict[str, float]:
-    """The figures of one ranking, as Judged.figures gives them.
+    """What Judged.figures gives for one ranking.
 
     ranking         (N, k) int
     positives       (N, L) CSR
@@ -174,8 +177,9 @@ def evaluate(ranking: np.ndarray, positives: sparse.csr_matrix, inv_propensity: 
 def frequency_bins(frequency: np.ndarray, n_bins: int) -> np.ndarray:
     """(L,) int: bin of each label, 0 = head, cut so that each bin holds about the same number of train positives.
 
-    Labels go by descending frequency, ties by id; a label belongs to the bin in which its first positive falls. A label
-    larger than a bin's share may leave the next bin empty; labels never seen in training are in the last bin.
+    Labels are in order of descending frequency, ties by id; a label belongs to the bin into which its first positive
+    falls. A label larger than a bin's share may leave the next bin empty; labels without a training document are in the
+    last bin.
 
     frequency  (L,) int  train docs that have the label
     """
@@ -204,7 +208,7 @@ def _binary(positives: sparse.csr_matrix) -> sparse.csr_matrix:
 def _best_order(truth: sparse.csr_matrix, weights: np.ndarray) -> _Placed:
     """The ranking that is best for PSP and PSN: each doc's positives by descending weight."""
     docs = np.repeat(np.arange(truth.shape[0]), np.diff(truth.indptr))
-    labels = truth.indices[np.lexsort((-weights[truth.indices], docs))]  # docs ascend already: only labels move
+    labels = truth.indices[np.lexsort((-weights[truth.indices], docs))]  # docs ascend already: only the labels of a doc change order
     return _Placed(docs, np.arange(len(docs)) - truth.indptr[docs], labels, weights[labels])
 
 
@@ -217,7 +221,7 @@ def _close_up(placed: _Placed, n_docs: int) -> _Placed:
 def _discounts(placed: _Placed, positives_per_doc: np.ndarray, k: int) -> np.ndarray:
     """Share of each item in its doc's nDCG@k: 1/log2(rank + 1) over the most the doc can reach, 0 below rank k.
 
-    Only docs that have items are looked up, and these have positives, so nothing is divided by 0.
+    Only docs with items are looked up; these have positives, so that nothing is divided by 0.
     """
     reachable = np.concatenate(([0.0], np.cumsum(1 / np.log2(np.arange(2, k + 2)))))
     most = reachable[np.minimum(positives_per_doc[placed.docs], k)]

@@ -1,4 +1,4 @@
-"""Inverse propensities of labels: how much more a find counts when its label is rarely annotated [Jain 2016]."""
+"""Inverse propensities of labels: how much more a hit counts when its label is rarely annotated [Jain 2016]."""
 
 import re
 from pathlib import Path
@@ -17,10 +17,10 @@ CONSTANTS: dict[str, tuple[float, float]] = {
 
 
 def family_of(dataset_name: str) -> str:
-    """The key of CONSTANTS a dataset belongs to, judged by its name; case and punctuation do not matter.
+    """The key of CONSTANTS for a dataset, by its name; case and punctuation do not matter.
 
     "wikipedia" is Wikipedia-500K and WikiTitles-500K under any of their spellings; WikiSeeAlso, Wiki10 and the like are
-    "other", as is every name that says nothing.
+    "other", as is every name that is not recognised.
     """
     name = re.sub(r"[^a-z0-9]", "", dataset_name.lower())
     if "amazon" in name:
@@ -31,7 +31,7 @@ def family_of(dataset_name: str) -> str:
 
 
 def inverse_propensity(frequency: np.ndarray, n_docs: int, a: float, b: float) -> np.ndarray:
-    """1 + C (n_l + B)^-A with C = (ln N - 1)(B + 1)^A, the weight of a find of label l [Jain 2016].
+    """1 + C (n_l + B)^-A with C = (ln N - 1)(B + 1)^A, the weight of a hit of label l [Jain 2016].
 
     frequency  (L,) int      train docs that have the label
     n_docs     int           train docs, N
@@ -40,13 +40,13 @@ def inverse_propensity(frequency: np.ndarray, n_docs: int, a: float, b: float) -
     frequency = np.asarray(frequency, dtype=np.float64)
     if b <= 0 or (frequency.size and frequency.min() < 0):
         raise ValueError("b must be above 0 and no frequency below 0")
-    # Differs from the formula for N < e, where C would be negative and a find worth less than one: C is 0 there.
+    # Differs from the formula for N < e, where C would be negative and a hit worth less than one: C is 0 there.
     c = max(np.log(max(n_docs, 1)) - 1, 0) * (b + 1) ** a
     return 1 + c * (frequency + b) ** -a
 
 
 def inverse_propensities(train: Path, labels: Path) -> np.ndarray:
-    """(L,) float64: by the constants of the dataset's family [Jain 2016]."""
+    """(L,) float64 inverse propensities of prepared labels, with the constants of the dataset's family [Jain 2016]."""
     frequency = artifacts.load_array(labels, "frequency")
     family = family_of(artifacts.load_json(train, "meta.json")["dataset"])
     n_docs = len(artifacts.load_array(train, "is_validation"))

@@ -1,6 +1,6 @@
-"""Search behind one face: the k nearest of some unit vectors, exactly or through an index.
+"""One interface to search: the k nearest of some unit vectors, exactly or through an index.
 
-Another library joins as one more class with the face of `Index` and a row of INDEXES: the stage `index`, `score`,
+Another library is one more class with the methods of `Index` and a row of INDEXES: the stages `index` and `score`,
 prediction and mining know no library.
 """
 
@@ -17,7 +17,7 @@ from xcutils.core.errors import UserError
 from xcutils.search.exact import alive, exact
 from xcutils.search.hnsw import Building, Hnsw
 
-EXACT = "exact"  # what index.search says where every vector is looked at and no index is built
+EXACT = "exact"  # value of index.search: every vector is looked at, and no index is built
 MINED_EXACTLY = 1 << 16  # vectors up to which exact search is as fast as building an index first
 
 
@@ -38,25 +38,25 @@ class Index(Protocol):
         say: Callable[[str], None] = ...,
         stop: threading.Event | None = None,
     ) -> None:
-        """Write an index over the vectors to `file`, going on from what is in `drafts`."""
+        """Write an index over the vectors to `file`, resumed from what is in `drafts`."""
 
     @classmethod
     def open(cls, file: Path, *, count: int, dim: int, ef: int) -> "Index":
         """The index in a file that the caller has checked."""
 
     def __len__(self) -> int:
-        """Vectors that can be found."""
+        """The number of vectors that can be found."""
 
     def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray] | None:
         """(ids int64, scores float32), both (Q, k), best first; None where it cannot give k."""
 
     @staticmethod
     def cost(count: int, dim: int, m: int) -> list[Part]:
-        """What it holds over that many vectors."""
+        """What it holds over so many vectors."""
 
     @staticmethod
     def building_cost(sizes: list[int], dim: int) -> list[Part]:
-        """What building indexes of these sizes side by side holds besides."""
+        """What building indexes of these sizes side by side holds in addition."""
 
     @staticmethod
     def disk(count: int, dim: int, m: int) -> float:
@@ -64,11 +64,11 @@ class Index(Protocol):
 
     @staticmethod
     def seconds(ef: int, m: int, count: int, dim: int) -> float:
-        """Of one search or insertion on one thread."""
+        """Seconds of one search or insertion on one thread."""
 
 
 INDEXES: dict[str, type[Index]] = {"hnsw": Hnsw}
-SEARCHES = (*INDEXES, EXACT)  # what index.search may be
+SEARCHES = (*INDEXES, EXACT)  # values of index.search
 
 
 class Searcher:
@@ -78,12 +78,13 @@ class Searcher:
     """
 
     def __init__(self, vectors: np.ndarray, index: Index | None = None):
-        self.vectors, self.index = vectors, index
-        self._alive: np.ndarray | None = None  # found out when it is needed
+        self.vectors = vectors
+        self.index = index
+        self._alive: np.ndarray | None = None  # computed at the first use
 
     @property
     def alive(self) -> np.ndarray:
-        """The vectors that can be found, ascending."""
+        """Ids of the vectors that can be found, ascending."""
         if self._alive is None:
             self._alive = alive(self.vectors)
         return self._alive
@@ -93,15 +94,15 @@ class Searcher:
         queries = np.asarray(queries, dtype=np.float32)
         if not np.isfinite(queries).all():
             raise UserError("a text's embedding holds values that are not finite: the model has diverged, train again.")
-        found = 0 if self.index is None else min(k, len(self.index))
-        if self.index is None or found == 0 or len(queries) == 0:
+        count = 0 if self.index is None else min(k, len(self.index))
+        if self.index is None or count == 0 or len(queries) == 0:
             return self._exact(queries, k)
-        answer = self.index.search(queries, found)
+        answer = self.index.search(queries, count)
         if answer is None:
             return self._exact(queries, k)
         ids = np.full((len(queries), k), -1, dtype=np.int64)
         scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
-        ids[:, :found], scores[:, :found] = answer
+        ids[:, :count], scores[:, :count] = answer
         return ids, scores
 
     def _exact(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -112,7 +113,7 @@ class Searcher:
 
 
 def open_searchers(vectors: dict[str, np.ndarray], index: Path | None, ef: int) -> dict[str, Searcher]:
-    """A searcher over each set of vectors, through what the stage `index` wrote; exact where there is none.
+    """A searcher over each set of vectors, through what the stage `index` wrote; exact where it built no index.
 
     index  the stage's folder, which the caller has checked
     ef     vectors an approximate search looks at
@@ -120,18 +121,18 @@ def open_searchers(vectors: dict[str, np.ndarray], index: Path | None, ef: int) 
     facts: dict[str, Any] = {"search": EXACT} if index is None else artifacts.load_json(index, "index.json")
     if index is None or facts["search"] == EXACT:
         return {name: Searcher(np.asarray(v)) for name, v in vectors.items()}
-    made = {}
+    searchers = {}
     for name, v in vectors.items():
         built = facts["vectors"].get(name)
         if built is None or v.shape != (built["count"], built["dim"]):  # hnswlib would read beyond its memory
             raise UserError(f"{index} was not built over the {name} that are there now: {artifacts.remedy(index)}.")
         opened = INDEXES[facts["search"]].open(index / file_of(name, facts["search"]), **built, ef=ef)
-        made[name] = Searcher(np.asarray(v), opened)
-    return made
+        searchers[name] = Searcher(np.asarray(v), opened)
+    return searchers
 
 
 def file_of(name: str, search: str) -> str:
-    """The file of the index over the vectors of this name."""
+    """The name of the file of the index over the vectors of this name."""
     return f"{name}.{search}"
 
 
@@ -144,6 +145,6 @@ def nearest(queries: np.ndarray, vectors: np.ndarray, k: int, *, seed: int) -> n
 
 
 def recall(found: np.ndarray, true: np.ndarray) -> float:
-    """Share of the true neighbours (Q, k) that were found, in percent; -1 pads are no neighbours."""
+    """Share of the true neighbours (Q, k) that were found, in percent; a -1 is no neighbour."""
     hits = sum(len(np.intersect1d(f[f >= 0], t[t >= 0])) for f, t in zip(found, true))
     return 100.0 * hits / max(1, int((true >= 0).sum()))
