@@ -22,9 +22,9 @@ from xcutils.core.pipelines import Pipeline, pipeline_of
 
 
 def parameters(file: Path = Path("params.yaml"), changes: Sequence[str] = ()) -> Parameters:
-    """The parameter file, parsed once; every section is checked by its own stage's Params, whichever stage asks.
+    """The checked parameter file; every section is checked by its own stage's Params, whichever stage reads it.
 
-    changes  set first, `name=value` as for `dvc exp run -S`
+    changes  values that are set first, `name=value` as for `dvc exp run -S`
     """
     return check_parameters(with_changes(read(file), changes, str(file)), str(file), pipeline_of(file))
 

@@ -39,15 +39,15 @@ def augment(raw: np.ndarray, aux: np.ndarray, label_to_aux: np.ndarray, *, norma
     out = np.empty(raw.shape, dtype=np.float32)
     for start in range(0, len(raw), AUGMENTED):
         some = slice(start, start + AUGMENTED)
-        own = unit(raw[some]) if normalise_first or len(aux) == 0 else raw[some]
-        out[some] = own if len(aux) == 0 else unit(own + aux[label_to_aux[some]])
+        z = unit(raw[some]) if normalise_first or len(aux) == 0 else raw[some]
+        out[some] = z if len(aux) == 0 else unit(z + aux[label_to_aux[some]])
     return out
 
 
 def embed_fit(
     folder: Path, tokens: dict[str, Ragged], aux_weight: float, scratch: Scratch
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Name and vectors of one fit's documents, plain labels and augmented labels, one after another."""
+    """(name, vectors) of one fit's documents, plain labels and augmented labels, one after another."""
     model = load_encoder(folder, runtime.device())
 
     def embed(name: str, normalise: bool) -> np.ndarray:
@@ -56,14 +56,15 @@ def embed_fit(
         return encode_sets(model, {rows: tokens[name]}, normalise=normalise, watch=watch, into=scratch.rows)[rows]
 
     yield "docs", embed("docs", normalise=True)
-    raw, aux = embed("labels", normalise=False), aux_weight * artifacts.load_array(folder, "aux")
+    raw = embed("labels", normalise=False)
+    aux = aux_weight * artifacts.load_array(folder, "aux")
     yield "plain", augment(raw, aux[:0], artifacts.load_array(folder, "label_to_aux"), normalise_first=True)
     first = artifacts.load_json(folder, "aux.json")["normalise_first"]
     yield "labels", augment(raw, aux, artifacts.load_array(folder, "label_to_aux"), normalise_first=first)
 
 
 def cost(s: Sizes, params: dict, host: Host) -> Estimate:
-    """One fold's label embeddings, raw and augmented, and the auxiliary vectors that are added."""
+    """One fit's label embeddings, raw, plain and augmented, and the auxiliary vectors that are added."""
     net = network(params["encoder"], "encoder")
     k = min(params["K"], s.labels)
     chunk = encoders.TEXTS
@@ -117,7 +118,7 @@ def main(train: Path, labels: Path, encoder: Path, out: Path) -> None:
             (folder / fit.name).mkdir()
             for name, vectors in embed_fit(fit, tokens, p.aux_weight, scratch):
                 artifacts.save_array(folder / fit.name, name, vectors)
-                del vectors  # before the next are made
+                del vectors  # free them before the next ones are made
 
 
 if __name__ == "__main__":

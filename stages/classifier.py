@@ -55,7 +55,7 @@ from xcutils.train.samplers import ClusteredEpochs, KnownPairs
 from xcutils.train.training import Optimisers, Outcome, put_finite
 
 OPTIONS = ("tau", "margin", "positives", "negatives", "weighting")  # of losses
-RANDOM = 0.02  # spread of random first values [Renee]
+RANDOM = 0.02  # standard deviation of classifiers that start at random [Renee]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,19 +78,21 @@ class Params(Clustered):
 
 
 class OneVsAll:
-    """A classifier row per label over document embeddings that are frozen or trained along."""
+    """A classifier row per label, over document embeddings that are frozen or trained too."""
 
     def __init__(self, encoder: Encoder, points: Points, embeddings: np.ndarray, labels: np.ndarray, p: Params):
         self.encoder = encoder
         self.points = points
         self.positives = points.positives
-        self.p, self.device = p, runtime.device()
+        self.p = p
+        self.device = runtime.device()
         self.texts = encoder.read(points.tokens) if p.encoder_lr else None
-        self.docs = embeddings  # written as the encoder moves on
+        self.docs = embeddings  # the bank: changes as the encoder is trained
         start = torch.from_numpy(np.array(labels)) if p.start == "labels" else RANDOM * torch.randn(labels.shape)
         sgd = {"momentum": p.momentum, "weight_decay": p.weight_decay} if p.optimizer == "sgd" else {}
         self.table = RowTable(start.to(self.device), lr=p.lr, **sgd)
-        self.known, self.every = KnownPairs(points.positives, len(labels), points.weights), np.arange(len(labels))
+        self.known = KnownPairs(points.positives, len(labels), points.weights)
+        self.every = np.arange(len(labels))
         for table in encoder.tables:
             table.lr = p.encoder_lr
 
@@ -98,9 +100,11 @@ class OneVsAll:
         """The batch's loss over all labels, or over the union of its documents' positives."""
         pool = self.every if self.p.labels == "all" else np.unique(self.positives.take(docs).values)
         ids = None if pool is self.every else torch.from_numpy(pool.astype(np.int64)).to(self.device)
-        labels, x = self.table.rows(ids), F.dropout(self.embed(docs), self.p.dropout)
+        labels = self.table.rows(ids)
+        x = F.dropout(self.embed(docs), self.p.dropout)
         if self.p.normalise:
-            labels, x = F.normalize(labels, dim=1), F.normalize(x, dim=1)
+            labels = F.normalize(labels, dim=1)
+            x = F.normalize(x, dim=1)
         rows, columns, weights = self.known.within(docs, pool)
         soft = None if weights is None else self._to_device(weights)
         return LOSSES[self.p.loss](Pairs(x, labels, self._to_device(rows), self._to_device(columns), soft), self.p)
@@ -110,11 +114,11 @@ class OneVsAll:
 
     def weights(self) -> dict[str, torch.Tensor]:
         """The live tensors that training changes."""
-        moving = self.encoder.state() if self.p.encoder_lr else {}
-        return {"classifiers": self.table.values} | {f"encoder.{name}": tensor for name, tensor in moving.items()}
+        encoder = self.encoder.state() if self.p.encoder_lr else {}
+        return {"classifiers": self.table.values} | {f"encoder.{name}": tensor for name, tensor in encoder.items()}
 
     def embed(self, docs: np.ndarray) -> torch.Tensor:
-        """(B, D) document embeddings; with a moving encoder the latest ones also go into the bank."""
+        """(B, D) document embeddings; if the encoder is trained, the bank takes them over."""
         if self.texts is None:
             return torch.from_numpy(self.docs[docs]).to(self.device)
         raw = self.encoder.embed(self.texts.take(docs)).float()
@@ -123,19 +127,19 @@ class OneVsAll:
         return x if self.p.normalise else raw
 
     def vectors(self) -> np.ndarray:
-        """(L, D) classifiers as they are searched: at length one, or where length counts, of length one on average."""
+        """(L, D) classifiers as they are searched: at length one or, where length matters, of length one on average."""
         values = self.table.numpy()
         if self.p.normalise:
             return unit(values)
         return values / max(float(np.linalg.norm(values, axis=1).mean()), 1e-12)
 
     def embed_all(self, docs: np.ndarray) -> np.ndarray:
-        """(n, D) unit embeddings by the encoder as it is now."""
+        """(n, D) unit embeddings of these documents by the encoder as it is now."""
         return self.docs[docs] if self.texts is None else encode(self.encoder, self.texts.take(docs), read=True)
 
 
 def fit(model: OneVsAll, fold: Fold, judge: Judge, p: Params, seed: int, snapshots: Snapshots) -> Outcome:
-    """Train on the fold's points."""
+    """How training on the fold's points went."""
 
     def validate(_: int) -> dict[str, float]:
         return judge(fold.validation, model.embed_all(fold.validation), model.vectors())
@@ -157,7 +161,7 @@ def fit(model: OneVsAll, fold: Fold, judge: Judge, p: Params, seed: int, snapsho
 
 
 def save_fold(folder: Path, model: OneVsAll, outcome: Outcome) -> None:
-    """The classifiers, the encoder they belong to, and its embeddings of all training documents; how training went."""
+    """Write the classifiers, their encoder, its embeddings of all training documents, and how training went."""
     save_outcome(folder, outcome)
     artifacts.save_array(folder, "classifiers", model.vectors())
     artifacts.save_array(folder, "docs", model.embed_all(np.arange(model.points.n_docs)))
@@ -165,8 +169,9 @@ def save_fold(folder: Path, model: OneVsAll, outcome: Outcome) -> None:
 
 
 def cost(s: Sizes, params: dict, host: Host) -> Estimate:
-    """A row per label with two moments and a copy of the best epoch, and what a step makes of those it reads."""
-    p, net = params["classifier"], network(params["encoder"], "encoder")
+    """A row per label with two moments and a copy of the best epoch, and what a step makes of the rows it reads."""
+    p = params["classifier"]
+    net = network(params["encoder"], "encoder")
     texts, points, targets = count_points(s, params["gandalf"])
     bank = s.docs + texts
     positives = s.positives + targets
@@ -174,17 +179,20 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
     all_tokens = s.doc_tokens + texts * s.label_tokens / max(1, s.labels)
     docs = min(p["batch_size"], points)
     every = p["labels"] == "all"
-    moving = p["encoder_lr"] > 0
+    trains_encoder = p["encoder_lr"] > 0
     pool = s.labels if every else costs.distinct(docs * positives / max(1, bank), s.labels)
-    tokens, batch = docs * all_tokens / max(1, bank), f"lower classifier.batch_size ({p['batch_size']})"
+    tokens = docs * all_tokens / max(1, bank)
+    batch = f"lower classifier.batch_size ({p['batch_size']})"
     kept = [
         Part("interpreter", INTERPRETER + net.imports),
         Part("documents and labels to start from", FLOAT * (bank + s.labels) * net.dim, mapped=True),
         Part("bank of documents", FLOAT * s.docs * net.dim, net.fewer),
         Part("pairs and offsets", LONG * (2 * s.docs + s.labels) + 20 * s.filtered + INT * s.labels),
-        Part("texts", net.prepared(bank, all_tokens) if moving else 0.0),
+        Part("texts", net.prepared(bank, all_tokens) if trains_encoder else 0.0),
         Part("classifiers, moments and best epoch", 4 * table, net.fewer),
-        Part("encoder", (4 if moving else 1) * net.weights, "set classifier.encoder_lr to 0" if moving else ""),
+        Part("encoder", 4 * net.weights, "set classifier.encoder_lr to 0")
+        if trains_encoder
+        else Part("encoder", net.weights),
     ]
     if texts:
         held = FLOAT * texts * net.dim + INT * all_tokens + (INT + FLOAT) * positives + 2 * LONG * bank
@@ -195,7 +203,7 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
         [
             Part("step's labels", 6 * HOLES * FLOAT * pool * net.dim, fewer_labels),
             Part("scores", LOSSES[p["loss"]].step_bytes(docs, pool), batch),
-            Part("batch", net.step(docs, tokens) if moving else 6 * HOLES * FLOAT * docs * net.dim, batch),
+            Part("batch", net.step(docs, tokens) if trains_encoder else 6 * HOLES * FLOAT * docs * net.dim, batch),
         ],
         [Part("unit classifiers", table, net.fewer), *validation_cost(s, net)],
     ]
@@ -205,7 +213,7 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
         moments.append([copy, *balanced_cost(int(points), net.dim, host)])
         once = balanced_seconds(int(points), int(points // 8), net.dim)
         clusters = (p["epochs"] - p["cluster_from"]) / p["refresh"] * once
-    flops, moved = net.work(docs, tokens, train=moving)
+    flops, moved = net.work(docs, tokens, train=trains_encoder)
     moved += 20 * FLOAT * pool * net.dim + 6 * FLOAT * docs * pool
     step = (flops + 6 * docs * pool * net.dim) / host.speed + moved / BANDWIDTH + STEP_SECONDS
     seconds = 4 + s.fits * (p["epochs"] * points / docs * step + clusters)

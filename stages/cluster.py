@@ -41,7 +41,7 @@ def head_labels(frequency: np.ndarray, least: int, most: int) -> np.ndarray:
 
 
 def share_vectors(vectors: np.ndarray, frequency: np.ndarray, k: int, p: Params, seed: int) -> np.ndarray:
-    """(L,) int32: the auxiliary vector of each label, exactly min(k, L) different ones; -1 when k is 0.
+    """(L,) int32: the auxiliary vector of each label, min(k, L) different ones in all; -1 when k is 0.
 
     vectors    (L, D) float32  what is clustered
     frequency  (L,) int        training documents of each label
@@ -61,17 +61,17 @@ def share_vectors(vectors: np.ndarray, frequency: np.ndarray, k: int, p: Params,
 
 
 def centroids(docs: np.ndarray, labels: np.ndarray, positives, in_fit: np.ndarray) -> np.ndarray:
-    """(L, D): mean of each label's document embeddings; its own embedding where it has none [DEXA Table 7]."""
-    chosen = np.flatnonzero(in_fit)
-    matrix = positives.take(chosen).csr(len(labels))
-    sums = matrix.T @ np.asarray(docs)[chosen]
-    alone = np.asarray(matrix.sum(axis=0)).ravel() == 0
-    sums[alone] = labels[alone]
+    """(L, D): the direction of the sum of a label's document embeddings; its own embedding if it has none [DEXA Table 7]."""
+    fitted = np.flatnonzero(in_fit)
+    matrix = positives.take(fitted).csr(len(labels))
+    sums = matrix.T @ np.asarray(docs)[fitted]
+    has_none = np.asarray(matrix.sum(axis=0)).ravel() == 0
+    sums[has_none] = labels[has_none]
     return unit(sums)
 
 
 def cost(s: Sizes, params: dict, host: Host) -> Estimate:
-    """The label embeddings, those of labels that share a vector once more, and the clusters' means."""
+    """The label embeddings, a copy of those of labels that share a vector, and the clusters' means."""
     dim = s.embed_dim
     k = params["K"]
     p = params["cluster"]

@@ -19,7 +19,7 @@ from xcutils.model.encoders import encode_sets, move
 from xcutils.model.tokens import check_vocabulary
 from xcutils.model.transformer import TransformerNetwork, build_transformer, transformer_network
 
-TEXTS = 1024  # texts encoded, and kept if the stage is interrupted, at once
+TEXTS = 1024  # texts encoded at once, and kept if the stage is interrupted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class Params:
 
 
 def network(params: dict) -> TransformerNetwork:
-    """The pretrained encoder by its sizes."""
+    """The cost of the pretrained encoder."""
     return transformer_network(params["embed"]["model"], 0, "embed.model")
 
 
@@ -65,17 +65,17 @@ def main(train: Path, labels: Path, tokenizer: Path, out: Path) -> None:
     check_vocabulary(tokenizer, p.model, "embed.model")
     costs.announce(cost, costs.sizes_of(train, labels), settings.values)
     encoder = move(build_transformer(p.model, special, pooling=p.pooling, layers=0, dropout=0.0), device)
-    own = checkpoint_hash(p.model)
+    sha256 = checkpoint_hash(p.model)
     sources = {"docs": train, "labels": labels}
     sets = {name: artifacts.load_ragged(source, "tokens") for name, source in sources.items()}
     watch = partial(console.progress, name="embed", unit="chunk")
     with (
-        runtime.resumable(Path(__file__), p, inputs, checkpoint=own) as scratch,
+        runtime.resumable(Path(__file__), p, inputs, checkpoint=sha256) as scratch,
         artifacts.writing(out, name="embed", params=asdict(p), inputs=inputs) as folder,
     ):
         for name, vectors in encode_sets(encoder, sets, chunk=TEXTS, watch=watch, into=scratch.rows).items():
             artifacts.save_array(folder, name, vectors)
-        facts = {"checkpoint": p.model, "pooling": p.pooling, "sha256": own}
+        facts = {"checkpoint": p.model, "pooling": p.pooling, "sha256": sha256}
         artifacts.save_json(folder, "embed.json", facts)
 
 

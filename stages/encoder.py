@@ -25,7 +25,7 @@ from xcutils.core.scratch import Snapshots
 from xcutils.model import encoders
 from xcutils.model.caching import embed_cached
 from xcutils.model.checkpoints import checkpoint_hash
-from xcutils.model.costs import Network
+from xcutils.model.costs import VOCABULARY, Network
 from xcutils.model.encoder import Encoder
 from xcutils.model.encoders import Architecture, encode, move, save_encoder
 from xcutils.model.tokens import check_vocabulary
@@ -47,7 +47,7 @@ from xcutils.train.mining import Miner
 from xcutils.train.samplers import ClusteredEpochs, KnownPairs, first_columns, sample_positives
 from xcutils.train.training import Optimisers, Outcome, mean_cosine, put_finite
 
-COLLAPSED = 0.95  # mean cosine of random documents from which on the embeddings are taken to have fallen together
+COLLAPSED = 0.95  # mean cosine of random documents above which the embeddings are taken to have collapsed
 OPTIONS = ("tau", "margin", "positives", "negatives", "weighting", "contrast", "slope")  # of losses
 
 
@@ -95,7 +95,8 @@ class Siamese:
         self.n_docs = len(docs)
         self.n_labels = len(labels)
         self.texts = encoder.read(concatenate(docs, labels))  # documents, then labels
-        self.known, self.every = KnownPairs(positives, len(labels)), np.arange(len(labels))
+        self.known = KnownPairs(positives, len(labels))
+        self.every = np.arange(len(labels))
         self.miner: Miner | None = None
         self.aux = Auxiliary(
             label_to_aux, encoder.dim, lr=p.aux_lr, normalise_first=p.normalise_first, device=self.device
@@ -105,7 +106,7 @@ class Siamese:
             table.lr = p.lr
 
     def loss(self, docs: np.ndarray, rng: np.random.Generator) -> torch.Tensor:
-        """The batch's loss; its document embeddings go into the bank as they pass."""
+        """The batch's loss; the bank takes over its document embeddings."""
         sampled = sample_positives(self.positives, docs, self.p.positives, rng)
         mined = None if self.miner is None else self.miner.draw(docs, self.p.mined, rng)
         drawn = sampled.values if mined is None else np.concatenate([sampled.values, mined.values])
@@ -127,8 +128,9 @@ class Siamese:
     def _pairs(
         self, x: torch.Tensor, labels: torch.Tensor, docs, pool: np.ndarray, sampled: Ragged, mined: Ragged | None
     ) -> Pairs:
-        """The batch as its loss looks at it."""
-        loss, columns = LOSSES[self.p.loss], {}
+        """The batch in the form that its loss takes."""
+        loss = LOSSES[self.p.loss]
+        columns = {}
         if loss.positives != "known":
             columns["drawn"] = self._to_device(first_columns(sampled, pool, self.p.positives))
         if loss.negatives == "mined" and mined is not None:
@@ -162,11 +164,12 @@ class Siamese:
 
 
 class Epochs(ClusteredEpochs):
-    """The batches of an epoch; labels are clustered anew and negatives mined first where that is wanted."""
+    """The batches of an epoch; before it, where the parameters say so, labels share vectors again and negatives are mined."""
 
     def __init__(self, model: Siamese, docs: np.ndarray, p: Params, seed: int):
         super().__init__(docs, model.bank, seed=seed, **p.batches())
-        self.model, self.recluster = model, p.recluster
+        self.model = model
+        self.recluster = p.recluster
 
     def memory(self) -> dict[str, np.ndarray]:
         mined = {} if self.model.miner is None else {"mined": self.model.miner.near}
@@ -183,7 +186,7 @@ class Epochs(ClusteredEpochs):
 
 
 def fit(model: Siamese, fold: Fold, judge: Judge, p: Params, seed: int, snapshots: Snapshots) -> Outcome:
-    """Train on the fold's documents."""
+    """How training on the fold's documents went."""
     if p.mined:
         model.miner = Miner(model.positives.csr(model.n_labels) + judge.excluded, p.mined_from)
 
@@ -217,7 +220,7 @@ def fit(model: Siamese, fold: Fold, judge: Judge, p: Params, seed: int, snapshot
 
 
 def save_fold(folder: Path, model: Siamese, outcome: Outcome) -> None:
-    """The encoder, the auxiliary vectors and which label has which; how training went."""
+    """Write the encoder, the auxiliary vectors, which label has which, and how training went."""
     save_outcome(folder, outcome)
     save_encoder(folder, model.encoder)
     artifacts.save_json(folder, "aux.json", {"normalise_first": model.p.normalise_first})
@@ -226,7 +229,7 @@ def save_fold(folder: Path, model: Siamese, outcome: Outcome) -> None:
 
 
 def network(params: dict) -> Network:
-    """The encoder by its sizes."""
+    """The cost of the encoder."""
     return encoders.network(params["encoder"], "encoder")
 
 
@@ -235,15 +238,17 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
     p = params["encoder"]
     net = network(params)
     k = min(params["K"], s.labels)
-    docs, every = min(p["batch_size"], s.docs), p["labels"] == "all"
+    docs = min(p["batch_size"], s.docs)
+    every = p["labels"] == "all"
     pool = s.labels if every else costs.distinct(docs * (min(p["positives"], s.per_doc) + p["mined"]), s.labels)
     encoded = min(p["chunk"], pool) if every else pool  # labels encoded at once
     tokens = docs * s.doc_tokens / max(1, s.docs) + encoded * s.label_tokens / max(1, s.labels)
     texts, all_tokens = s.docs + s.labels, s.doc_tokens + s.label_tokens
-    vectors, batch = FLOAT * s.labels * net.dim, f"lower encoder.batch_size ({p['batch_size']})"
-    bank, sets = FLOAT * s.docs * net.dim, [(s.docs, s.doc_tokens), (s.labels, s.label_tokens)]
+    vectors = FLOAT * s.labels * net.dim
+    bank = FLOAT * s.docs * net.dim
+    batch = f"lower encoder.batch_size ({p['batch_size']})"
     kept = [
-        Part("interpreter", INTERPRETER + net.imports),
+        Part("interpreter", INTERPRETER + max(net.imports, VOCABULARY)),
         Part("tokens and positives", INT * (all_tokens + s.positives), mapped=True),
         Part("texts", INT * all_tokens + LONG * texts + net.prepared(texts, all_tokens)),
         Part("pairs and offsets", LONG * (2 * s.docs + s.labels) + 20 * s.filtered + 3 * INT * s.labels),
@@ -266,7 +271,7 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
         [*learnt, Part("label vectors", vectors, net.fewer), *validation_cost(s, net)],
         [
             Part("encoder", 3 * net.weights, net.smaller),
-            *net.start(sets),
+            *net.start([(s.docs, s.doc_tokens), (s.labels, s.label_tokens)]),
         ],
     ]
     clusters = 0.0

@@ -65,7 +65,7 @@ def soft_targets(positives: sparse.csr_matrix, p: Params, seed: int) -> sparse.c
 
 
 def points(docs: np.ndarray, positives: Ragged, n_labels: int, p: Params, seed: int) -> dict[str, np.ndarray]:
-    """What the classifier trains on, of documents `docs` and label texts.
+    """The arrays of one fit's folder: which documents and label texts the classifier trains on, and their targets.
 
     docs       (n,) int  documents of the fit
     positives  N rows    labels of all training documents
@@ -92,14 +92,15 @@ def points(docs: np.ndarray, positives: Ragged, n_labels: int, p: Params, seed: 
 
 def cost(s: Sizes, params: dict, host: Host) -> Estimate:
     """A fit's positives, by document and by label; the targets of all labels, first as blocks and then in one piece."""
-    p, pair = params["gandalf"], INT + FLOAT
+    p = params["gandalf"]
+    pair = INT + FLOAT
     texts, _, written = count_points(s, p)
     kept = [Part("interpreter", INTERPRETER), Part("positives", INT * s.positives + LONG * s.docs, mapped=True)]
     moments = [[Part("positives of a fit", 3 * LONG * s.positives)]]
     seconds = 4e-8 * s.positives
     if texts:
-        walks, own = p["targets"] == "random-walk", p["targets"] == "self"
-        met = 0 if own else 2 * s.positives**2 / max(1, s.docs)  # pairs of labels in one document: long ones have most
+        walks = p["targets"] == "random-walk"
+        met = 0 if p["targets"] == "self" else 2 * s.positives**2 / max(1, s.docs)  # pairs of labels in one document; documents with many labels have most of them
         counted = 65 * min(s.labels, WALKS) * p["walk"] if walks else 30 * min(met, PAIRS)
         seconds += 3e-7 * s.labels * p["walk"] if walks else 4e-8 * met
         fewer = f"lower gandalf.top ({p['top']})" if walks else f"raise gandalf.delta ({p['delta']:g})"
@@ -130,16 +131,17 @@ def main(train: Path, labels: Path, out: Path, file: Path) -> None:
     positives = artifacts.load_ragged(train, "positives")
     n_labels = len(artifacts.load_array(labels, "frequency"))
     refit = artifacts.load_json(train, "meta.json")["refit"]
-    # Without points the other values change nothing: what is written does not name them, and nothing else runs again.
+    # Without label texts the other parameters change nothing: the manifest leaves them out, so that no later stage runs
+    # again because of them.
     used = asdict(p) | {"seed": seed} if p.labels else {"labels": 0}
     with artifacts.writing(out, name="gandalf", params=used, inputs=inputs) as folder:
         for fold in folds(artifacts.load_array(train, "is_validation"), refit):
-            made = points(fold.training, positives, n_labels, p, seed)
+            arrays = points(fold.training, positives, n_labels, p, seed)
             (folder / fold.name).mkdir()
-            for name, array in made.items():
+            for name, array in arrays.items():
                 artifacts.save_array(folder / fold.name, name, array)
             if p.labels:
-                texts, pairs, docs = (len(made[name]) for name in ("points", "weights", "docs"))
+                texts, pairs, docs = (len(arrays[name]) for name in ("points", "weights", "docs"))
                 console.say(f"gandalf ({fold.name}): {texts:,} label texts, {pairs:,} targets, {docs:,} documents.")
 
 

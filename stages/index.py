@@ -1,8 +1,8 @@
 """An index over the label embeddings, the classifiers, and the training documents (retrieval memory).
 
-reads   the vectors of the last fit that the named stages wrote, where two wrote one of the same name the later one's:
-        labels, classifiers (L, D), docs (N, D), of the unified method also concatenated (L, 2D)
-writes  <name>.hnsw of each and index.json {name: {dim, count}}; no graphs when exact search is asked for
+reads   the vectors that the last fit of the named stages wrote: labels, classifiers (L, D), docs (N, D), and for the
+        unified method concatenated (L, 2D); where two stages wrote the same name, those of the later one
+writes  <name>.hnsw of each, and index.json {search, vectors: {name: {dim, count}}}; no graphs for exact search
 """
 
 import threading
@@ -17,7 +17,7 @@ from xcutils.core import artifacts, console, costs, runtime
 from xcutils.core.costs import FLOAT, INTERPRETER, Estimate, Host, Part, Sizes
 from xcutils.core.folds import last_fit
 from xcutils.core.params import value
-from xcutils.search.hnsw import Building
+from xcutils.search.index import Building
 from xcutils.search.searched import vectors_of
 from xcutils.search.searcher import EXACT, INDEXES, SEARCHES, file_of
 
@@ -36,10 +36,12 @@ class Params:
 
 def cost(s: Sizes, params: dict, host: Host) -> Estimate:
     """Three graphs at a time, each with its own copy of the vectors."""
-    p, parts = params["index"], [Part("interpreter", INTERPRETER)]
+    p = params["index"]
+    parts = [Part("interpreter", INTERPRETER)]
     if p["search"] == EXACT:
         return Estimate("index", parts, 3, 0)
-    kind, count = INDEXES[p["search"]], 2 * s.labels + s.docs
+    kind = INDEXES[p["search"]]
+    count = 2 * s.labels + s.docs
     parts += [
         Part("vectors", FLOAT * count * s.dim, mapped=True),
         *kind.cost(count, s.dim, p["m"]),
@@ -72,8 +74,9 @@ def main(train: Path, stages: tuple[Path, ...], out: Path, file: Path) -> None:
         stop = threading.Event()
 
         def build(name: str) -> Path:
-            """The part that holds the finished index; one thread builds it, so that it can be repeated."""
-            drafts, file = scratch.folder / f"{name}.snapshots", file_of(name, p.search)
+            """The folder of the finished index; one thread builds it, so that it is the same every time."""
+            drafts = scratch.folder / f"{name}.snapshots"
+            file = file_of(name, p.search)
 
             def make(part: Path) -> None:
                 INDEXES[p.search].build(
@@ -87,7 +90,7 @@ def main(train: Path, stages: tuple[Path, ...], out: Path, file: Path) -> None:
                 try:
                     for part in console.progress(threads.map(build, sources), "index", total=len(sources)):
                         artifacts.adopt(part, folder)
-                except BaseException:  # Ctrl-C, or an index that could not be built: the others are not waited for
+                except BaseException:  # Ctrl-C, or an index that could not be built: do not wait for the others
                     stop.set()
                     raise
         facts = {name: {"dim": int(v.shape[1]), "count": len(v)} for name, v in sources.items()}

@@ -32,8 +32,8 @@ from xcutils.model.costs import VOCABULARY
 from xcutils.model.encoders import check_architecture
 from xcutils.model.tokens import check_vocabulary, fill_empty, load_tokenizer, special_ids, tokenize
 
-STEP = 1 << 16  # texts between two looks at the progress
-SHOWN = 5  # skipped rows
+STEP = 1 << 16  # texts tokenised between two updates of the progress
+SHOWN = 5  # skipped rows that are shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,13 +55,13 @@ class Tokens:
 
 
 def encode(tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int, name: str) -> Ragged:
-    """The texts' token ids, with progress shown."""
+    """The texts' token ids; shows progress."""
     firsts = console.progress(range(0, len(texts), STEP), name, unit=f"x {STEP} texts")
     return concatenate(*(tokenize(tokenizer, texts[first : first + STEP], max_tokens) for first in firsts))
 
 
 def check_models(params: dict) -> None:
-    """Refuse checkpoints that later stages could not use before anything long is done."""
+    """Refuse checkpoints that later stages could not use; done first, because the stages before them take long."""
     p = params["prepare"]
     for section in ({"kind": "transformer", "layers": 0, **params["embed"]}, params["encoder"]):
         name = f"{'encoder' if section is params['encoder'] else 'embed'}.model"
@@ -79,12 +79,12 @@ def save_corpus(folder: Path, corpus: Corpus, tokens: Ragged, pairs: np.ndarray)
 
 
 def facts(p: Params) -> dict:
-    """The parameters that what is written depends on."""
+    """The parameters that the written files depend on."""
     return {name: value for name, value in asdict(p).items() if name != "bad_rows"}
 
 
 def save(out: Path, data: Dataset, is_validation: np.ndarray, tokens: Tokens, p: Params) -> None:
-    """The train, test and labels folders, each whole or not at all; the manifests say that they belong together."""
+    """Write the folders train, test and labels, each whole or not at all; their manifests show that they belong together."""
     with artifacts.writing(out / "train", name="prepare/train", params=facts(p)) as folder:
         save_corpus(folder, data.train, tokens.train, data.train_filter)
         artifacts.save_array(folder, "is_validation", is_validation)
@@ -109,7 +109,8 @@ def save_tokenizer(out: Path, tokenizer: Tokenizer, p: Params) -> None:
 
 def cost(s: Sizes, params: dict, host: Host) -> Estimate:
     """Ids and texts as Python strings, tokens and positives as arrays."""
-    count, tokens = s.docs + s.labels + s.test, s.doc_tokens + s.label_tokens + s.test_tokens
+    count = s.docs + s.labels + s.test
+    tokens = s.doc_tokens + s.label_tokens + s.test_tokens
     text = 5 * tokens  # bytes of the texts themselves
     parts = [
         Part("interpreter", INTERPRETER + VOCABULARY),
@@ -134,7 +135,7 @@ def main(dataset: Path, out: Path) -> None:
     p = settings.section("prepare", Params)
     check_models(settings.values)
     tokenizer = load_tokenizer(p.tokenizer)
-    special_ids(tokenizer)  # a tokenizer of another style is refused before the long work
+    special_ids(tokenizer)  # refuses a tokenizer of another style before the long work
     data = load_dataset(dataset)
     data.report.refuse_above(p.bad_rows)
     is_validation = split_validation(data.train.identity, p.validation)
@@ -144,7 +145,7 @@ def main(dataset: Path, out: Path) -> None:
     tokens = replace(tokens, labels=fill_empty(tokens.labels, tokenizer))
     stats = statistics(data, is_validation) | {"tokens_per_doc": len(tokens.train.values) / len(data.train.ids)}
     out.mkdir(parents=True, exist_ok=True)
-    (out / "stats.json").unlink(missing_ok=True)  # it is there only if all folders beside it are of one run
+    (out / "stats.json").unlink(missing_ok=True)  # it exists only if all folders beside it are of one run
     save(out, data, is_validation, tokens, p)
     save_tokenizer(out, tokenizer, p)
     data.report.save(out / REPORT)

@@ -39,7 +39,7 @@ Params = ScoreParams
 
 
 def cost(s: Sizes, params: dict, host: Host) -> Estimate:
-    """With the rows of BM25 and of the pretrained encoder, which this pipeline has."""
+    """scoring.cost with BM25 and the pretrained encoder, which have rows of their own in this pipeline."""
     pretrained = transformer_network(params["embed"]["model"], 0, "embed.model")
     net = network(params["encoder"], "encoder")
     return scoring.cost(s, params, host, net=net, pretrained=pretrained, lexical=True, rows=len(MODULAR.rows))
@@ -48,7 +48,7 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
 def encoder_rankings(
     split: Split, prepare: Path, embed: Path, encoder: Path, augment: Path, device: torch.device
 ) -> dict[str, np.ndarray]:
-    """The rows that are one encoder's exact search, before the classifiers: row -> (Q, width)."""
+    """row -> (Q, width): the rankings by exact search with an encoder alone, without classifiers."""
     width = search_width(split.excluded)
     special = artifacts.load_json(prepare / "tokenizer", "special.json")
     fit = last_fit(artifacts.load_json(prepare / "train", "meta.json")["refit"])
@@ -80,7 +80,8 @@ def main(prepare, embed, encoder, augment, classifier, index, metrics, out) -> N
     parts = [train, labels, tokenizer, test_dir, embed, encoder, augment, classifier, index]
     artifacts.check_together(*parts)
     costs.announce(cost, costs.sizes_of(train, labels, test_dir), settings.values)
-    inverse, searched = inverse_propensities(train, labels), [augment, classifier]
+    inverse = inverse_propensities(train, labels)
+    searched = [augment, classifier]
     fusion = fuse(choosing_predictor(prepare, searched, p.settings(), inverse, device), train, inverse, p)
     test = load_split(test_dir, len(inverse))
     label_tokens = artifacts.load_ragged(labels, "tokens")
@@ -89,7 +90,7 @@ def main(prepare, embed, encoder, augment, classifier, index, metrics, out) -> N
     rankings = {name: without(ranking, test.excluded)[:, :DEPTH] for name, ranking in rankings.items()}
     predictor = final_predictor(prepare, searched, index, p.settings(), inverse, device)
     searches, recalls = final_rankings(predictor, fusion, test)
-    searches.pop("similarity")  # the encoder's row is the same search, exact and by M1's encoder
+    searches.pop("similarity")  # the row `encoder` is the same search, but exact and with the encoder of M1
     result = Result(rankings | searches, recalls, fusion, Truth(test.truth, inverse))
     result.save(metrics, out, p, parts, labels)
 

@@ -30,8 +30,8 @@ def load_yaml(file: str | Path) -> dict:
 
 
 # Folder of a pipeline, with a slash where it has a name -> its dvc.yaml.
-PIPELINES = {f"{folder}/".lstrip("/"): load_yaml(Path(folder, "dvc.yaml")) for folder in pipelines.PIPELINES}
-EVERY = {f"{folder}{name}": facts for folder, tree in PIPELINES.items() for name, facts in tree["stages"].items()}
+DVC_FILES = {f"{folder}/".lstrip("/"): load_yaml(Path(folder, "dvc.yaml")) for folder in pipelines.PIPELINES}
+EVERY = {f"{folder}{name}": facts for folder, tree in DVC_FILES.items() for name, facts in tree["stages"].items()}
 STAGES = {name: facts for name, facts in EVERY.items() if "/" not in name}
 UNIFIED = {name: facts for name, facts in EVERY.items() if name not in STAGES}
 SHARED = ("prepare", "embed")  # the stages of the modular pipeline that the unified one reads

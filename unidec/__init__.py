@@ -1,3 +1,3 @@
-"""The unified method's own stages; they start as those of the other pipeline do."""
+"""The stages of the unified method."""
 
-import stages  # noqa: F401  sleeping OpenMP workers, and a sentence where the packages are missing
+import stages  # noqa: F401  sets the environment, and says so where packages are missing

@@ -24,8 +24,9 @@ ROWS = {"concatenated": "concatenated", "similarity": "encoder", "classifier": "
 
 
 def cost(s: Sizes, params: dict, host: Host) -> Estimate:
-    """With the pretrained encoder where its vectors stand beside the trained one's."""
-    net, pretrained = unified_network(params["train"]), pretrained_network(params["train"])
+    """scoring.cost, with the pretrained encoder where its vectors are beside the trained one's."""
+    net = unified_network(params["train"])
+    pretrained = pretrained_network(params["train"])
     return scoring.cost(s, params, host, net=net, pretrained=pretrained, lexical=False, rows=len(UNIDEC.rows))
 
 

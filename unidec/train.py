@@ -1,4 +1,4 @@
-"""Encoder, two heads and a classifier per label in one loop, on pools that pick some labels of each batch [UniDEC].
+"""Encoder, two heads and a classifier per label, trained together on a pool of some labels for each batch [UniDEC].
 
 reads   prepare/train tokens, positives (N, L); prepare/labels tokens; prepare/tokenizer; embed docs, labels;
         gandalf {choose,final}/
@@ -38,7 +38,7 @@ from xcutils.core.ragged import Ragged, concatenate
 from xcutils.core.scratch import Snapshots
 from xcutils.core.vectors import unit
 from xcutils.model.checkpoints import checkpoint_hash
-from xcutils.model.costs import Network
+from xcutils.model.costs import VOCABULARY, Network
 from xcutils.model.encoders import Architecture, encode, move, save_encoder
 from xcutils.model.heads import TwoHeads
 from xcutils.model.pretrained import BesidePretrained, load_pretrained
@@ -68,7 +68,7 @@ from xcutils.train.training import Optimisers, Outcome
 SINGLE = offered(["tau"])
 SUMS = ["+".join(names) for count in range(1, len(SINGLE) + 1) for names in combinations(SINGLE, count)]
 NO_CLASSIFIERS = "none"
-BIAS = -8.0  # of the binary cross-entropy, at first: hardly any pair is a positive
+BIAS = -8.0  # first bias of the binary cross-entropy: hardly any pair is a positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,27 +96,27 @@ class Params(Architecture, Trained):
 
 
 class Unified:
-    """A shared encoder with a head for label texts and one for classifiers, which are rows of their own."""
+    """A shared encoder with a head for label texts and one for classifiers, which have a row per label."""
 
     def __init__(self, model: TwoHeads, points: Points, labels: Ragged, p: Params, top: UnifiedTop):
         self.model = model
         self.points = points
         self.p = p
         self.top = top
-        self.n_labels, self.device = len(labels), runtime.device()
+        self.n_labels = len(labels)
+        self.device = runtime.device()
         self.texts = model.read(concatenate(points.tokens, labels))  # points, then labels
         self.known = KnownPairs(points.positives, len(labels), points.weights)
         self.miner: Miner | None = None
-        self.table = RowTable(
-            torch.zeros(len(labels) if model.label else 0, model.size).to(self.device), p.classifier_lr
-        )
+        rows = torch.zeros(len(labels) if model.label else 0, model.size)
+        self.table = RowTable(rows.to(self.device), p.classifier_lr)
         self.start_classifiers()
         self.bias = torch.nn.ParameterDict({"bias": torch.nn.Parameter(torch.tensor(BIAS, device=self.device))})
         for table in model.tables:
             table.lr = p.lr
 
     def start_classifiers(self) -> None:
-        """Classifiers start as the label embeddings, and their head as the other one.
+        """Set the classifiers to the label embeddings, and their head to the head for label texts.
 
         Differs from: the source does not say where they start.
         """
@@ -125,21 +125,20 @@ class Unified:
             self.table.values.copy_(torch.from_numpy(self.label_embeddings()))
 
     def label_embeddings(self) -> np.ndarray:
-        """(L, d) n(Phi_D(z)) as it is now."""
+        """(L, d) n(Phi_D(z)) of the labels as it is now."""
         rows = len(self.points.tokens) + np.arange(self.n_labels)
         return unit(encode(self.model, self.texts.take(rows), read=True)[:, : self.model.size])
 
     def embeddings(self, points: np.ndarray) -> np.ndarray:
-        """(n, D) of these points, both heads, as they are now."""
+        """(n, D) embeddings of these points, by both heads as they are now."""
         return encode(self.model, self.texts.take(points), read=True)
 
     def loss(self, points: np.ndarray, rng: np.random.Generator) -> torch.Tensor:
         """The batch's loss over one pool of labels: positives drawn for each point, and negatives mined for it.
 
-        A label text has its own label in the pool, whichever of its many targets are drawn. Where there are
-        classifiers, label texts among the points train these alone: to the other head each is nearest to itself from
-        the start.
-        Differs from: with `extra` the classifiers' pool has labels drawn at random besides.
+        The pool always has a label text's own label, whichever of its many targets are drawn. Where there are
+        classifiers, label texts train only these: for the other head each text is nearest to itself from the start.
+        Differs from: with `extra` the classifiers' pool also has labels drawn at random.
         """
         texts = points[points >= self.points.n_docs] - self.points.n_docs
         drawn = [sample_positives(self.points.positives, points, self.top.beta, rng).values, self.points.labels[texts]]
@@ -147,9 +146,10 @@ class Unified:
             drawn.append(self.miner.draw(points, self.top.eta, rng).values)
         pool = np.unique(np.concatenate(drawn)).astype(np.int64)
         text, label = self.model.both(self.texts.take(np.concatenate([points, len(self.points.tokens) + pool])))
-        count, is_doc = len(points), (points < self.points.n_docs) | (self.model.label is None)
-        docs = text[:count] if is_doc.all() else text[:count][torch.from_numpy(is_doc).to(self.device)]
-        known = self._known(points[is_doc], pool)
+        count = len(points)
+        is_used = (points < self.points.n_docs) | (self.model.label is None)  # by the head for label texts
+        docs = text[:count] if is_used.all() else text[:count][torch.from_numpy(is_used).to(self.device)]
+        known = self._known(points[is_used], pool)
         total = self._loss(self.p.encoder_loss, docs, text[count:], known, self.p.symmetric)
         if label is None:
             return total
@@ -161,40 +161,45 @@ class Unified:
         return self.p.share * total + (1 - self.p.share) * other
 
     def _known(self, points: np.ndarray, pool: np.ndarray) -> list[torch.Tensor | None]:
-        """Row, column and soft target of every known positive of the points in the pool."""
+        """Rows, columns and soft targets of every known positive of the points in the pool."""
         targets = self.known.within(points, pool)
         return [None if part is None else torch.from_numpy(part).to(self.device) for part in targets]
 
     def _loss(self, kind: str, x: torch.Tensor, labels: torch.Tensor, known: list, symmetric: bool) -> torch.Tensor:
-        """One head's loss: losses of the table, or a sum of them; a logistic one has a weight in a sum."""
-        parts, pairs = [LOSSES[part] for part in kind.split("+")], Pairs(x, labels, *known)
-        compared, logistic = [one for one in parts if not one.logistic], [one for one in parts if one.logistic]
-        by_pair = [one.function(self._biased(pairs), tau=self.p.bce_tau, formed=None) for one in logistic]
-        if not compared:
+        """One head's loss: a loss of the table or a sum of several, in which bce_weight multiplies the logistic ones."""
+        pairs = Pairs(x, labels, *known)
+        parts = [LOSSES[name] for name in kind.split("+")]
+        logistic = [loss for loss in parts if loss.logistic]
+        comparing = [loss for loss in parts if not loss.logistic]
+        by_pair = [loss.function(self._biased(pairs), tau=self.p.bce_tau, formed=None) for loss in logistic]
+        if not comparing:
             return torch.stack(by_pair).sum()
-        total = self._compare(compared, pairs, symmetric)
+        total = self._compare(comparing, pairs, symmetric)
         return total + self.p.bce_weight * torch.stack(by_pair).sum() if by_pair else total
 
     def _compare(self, losses: list[losses.Loss], pairs: Pairs, symmetric: bool) -> torch.Tensor:
-        """The sum of losses that compare labels with each other, from both sides where it is symmetric."""
-        total = torch.stack([one(pairs, self.p) for one in losses]).sum()
+        """The sum of losses that compare labels with each other; if symmetric, also documents with each other."""
+        total = torch.stack([loss(pairs, self.p) for loss in losses]).sum()
         if not symmetric:
             return total
-        return 0.5 * total + 0.5 * torch.stack([one(pairs.turned(), self.p) for one in losses]).sum()
+        return 0.5 * total + 0.5 * torch.stack([loss(pairs.turned(), self.p) for loss in losses]).sum()
 
     def _biased(self, pairs: Pairs) -> Pairs:
-        """Differs from: the source gives the logit no scale. Here it is cosine / bce_tau plus a bias that is learnt."""
+        """The pairs with one more dimension, which adds a learnt bias to every logit.
+
+        Differs from: the source gives the logit no scale. Here it is cosine / bce_tau plus the bias.
+        """
         x = torch.cat([pairs.x, torch.ones_like(pairs.x[:, :1])], dim=1)
         bias = self.p.bce_tau * self.bias["bias"].expand(len(pairs.labels), 1)
         return replace(pairs, x=x, labels=torch.cat([pairs.labels, bias], dim=1))
 
     def weights(self) -> dict[str, torch.Tensor]:
         """The live tensors that training changes."""
-        own = {f"model.{name}": tensor for name, tensor in self.model.state().items()}
-        return own | {"classifiers": self.table.values, "bias": self.bias["bias"]}
+        model = {f"model.{name}": tensor for name, tensor in self.model.state().items()}
+        return model | {"classifiers": self.table.values, "bias": self.bias["bias"]}
 
     def vectors(self) -> dict[str, np.ndarray]:
-        """What a new text is compared with: labels (L, d), classifiers (L, d), and both one after the other."""
+        """The vectors that a new text is compared with: labels (L, d), classifiers (L, d), concatenated (L, 2d)."""
         labels = self.label_embeddings()
         if self.model.label is None:
             return {"labels": labels}
@@ -204,7 +209,7 @@ class Unified:
 
 
 class PickSome:
-    """Each epoch's batches: clusters of documents near each other now, drawn anew every few epochs with the negatives.
+    """Each epoch's batches: clusters of points that are near each other, made again, like the negatives, every few epochs.
 
     Differs from: the source clusters by k-means; here clusters are balanced, so that each can be a batch.
     """
@@ -244,7 +249,7 @@ class PickSome:
 
 
 def fit(model: Unified, fold: Fold, judge: Judge, p: Params, top: UnifiedTop, snapshots: Snapshots) -> Outcome:
-    """Train on the fold's points."""
+    """How training on the fold's points went."""
     if top.eta:
         model.miner = Miner(model.points.positives.csr(model.n_labels) + judge.excluded, top.eta * p.refresh)
 
@@ -275,7 +280,7 @@ def fit(model: Unified, fold: Fold, judge: Judge, p: Params, top: UnifiedTop, sn
 
 
 def save_fold(folder: Path, model: Unified, outcome: Outcome) -> None:
-    """The encoder with its heads, what it is compared with, the training documents; how training went."""
+    """Write the encoder with its heads, the vectors to search, those of the training documents, and how training went."""
     save_outcome(folder, outcome)
     save_encoder(folder, model.model)
     docs = model.embeddings(np.arange(model.points.n_docs))
@@ -284,7 +289,7 @@ def save_fold(folder: Path, model: Unified, outcome: Outcome) -> None:
 
 
 def network(params: dict) -> Network:
-    """The encoder with its heads by its sizes."""
+    """The cost of the encoder with its heads."""
     return unified_network(params["train"])
 
 
@@ -298,13 +303,16 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
     pool = costs.distinct(count * (min(params["beta"], s.per_doc) + params["eta"]), s.labels)
     tokens = count * s.doc_tokens / max(1, s.docs) + pool * s.label_tokens / max(1, s.labels)
     texts, all_tokens = s.docs + s.labels, s.doc_tokens + s.label_tokens
-    classifiers, batch = p["classifier_loss"] != NO_CLASSIFIERS, f"lower train.batch_size ({p['batch_size']})"
+    read = all_tokens + (points - s.docs) * s.label_tokens / max(1, s.labels)  # tokens, with those of Gandalf's points
+    classifiers = p["classifier_loss"] != NO_CLASSIFIERS
+    batch = f"lower train.batch_size ({p['batch_size']})"
     directions = 1 + p["symmetric"] + (1 + p["classifier_symmetric"] if classifiers else 0)
-    table, vectors = FLOAT * s.labels * net.dim / 2 if classifiers else 0.0, FLOAT * s.labels * net.dim
+    vectors = FLOAT * s.labels * net.dim
+    table = FLOAT * s.labels * net.dim / 2 if classifiers else 0.0
     kept = [
-        Part("interpreter", INTERPRETER + net.imports),
+        Part("interpreter", INTERPRETER + max(net.imports, VOCABULARY)),
         Part("tokens and positives", INT * (all_tokens + s.positives), mapped=True),
-        Part("texts", INT * all_tokens + LONG * texts + net.prepared(texts, all_tokens)),
+        Part("texts", INT * read + LONG * (points + s.labels) + net.prepared(points + s.labels, read)),
         Part("pairs and offsets", LONG * (2 * points + s.labels) + 20 * s.filtered + 3 * INT * s.labels),
         Part("mined negatives", points * params["eta"] * p["refresh"] * INT + 3 * LONG * s.positives, "lower eta"),
         Part("encoder, moments and best epoch", 4 * net.weights, net.smaller),
@@ -355,7 +363,8 @@ def main(train_dir: Path, labels_dir: Path, tokenizer: Path, embed: Path, gandal
     check_vocabulary(tokenizer, p.model, "train.model")
     costs.announce(cost, costs.sizes_of(train_dir, labels_dir), settings.values)
     special = artifacts.load_json(tokenizer, "special.json")
-    labels, dropouts = artifacts.load_ragged(labels_dir, "tokens"), (p.head_dropout, p.classifier_dropout)
+    labels = artifacts.load_ragged(labels_dir, "tokens")
+    dropouts = (p.head_dropout, p.classifier_dropout)
     pretrained = load_pretrained(embed, train_dir, labels_dir, special) if p.pretrained else None
     inverse = inverse_propensities(train_dir, labels_dir)
 

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from testing.tiny import EVERY, PARAMS, PIPELINES, ROOT, STAGES, UNIDEC, UNIFIED, home, load_yaml, module
+from testing.tiny import DVC_FILES, EVERY, PARAMS, ROOT, STAGES, UNIDEC, UNIFIED, home, load_yaml, module
 from tests.pipeline.test_pipeline import environment
 from xcutils.core import pipelines
 from xcutils.core.pipelines import Pipeline
@@ -77,7 +77,7 @@ def test_no_stage_depends_on_the_application_or_on_what_is_only_read_by_people(s
     assert code and all(inside(dep, ["xcutils", "stages", "unidec"]) for dep in code)
 
 
-@pytest.mark.parametrize("folder", PIPELINES)
+@pytest.mark.parametrize("folder", DVC_FILES)
 def test_a_pipeline_is_read_on_a_page(folder):
     assert len((ROOT / folder / "dvc.yaml").read_text(encoding="utf-8").splitlines()) <= LONGEST[folder]
 
@@ -261,19 +261,19 @@ def test_every_cached_output_is_ignored_by_git_and_the_rest_is_not(tmp_path):
         assert ignored != in_git, path
 
 
-@pytest.mark.parametrize("folder", PIPELINES)
+@pytest.mark.parametrize("folder", DVC_FILES)
 def test_plots_and_artifacts_are_outputs(folder):
     """They are named from the folder of their dvc.yaml, outputs from the root."""
     written = [path for stage in (UNIFIED if folder else STAGES) for path in outputs(stage)]
-    named = [facts["path"] for facts in PIPELINES[folder]["artifacts"].values()]
-    named += [file for plot in PIPELINES[folder]["plots"] for facts in plot.values() for file in facts["y"]]
+    named = [facts["path"] for facts in DVC_FILES[folder]["artifacts"].values()]
+    named += [file for plot in DVC_FILES[folder]["plots"] for facts in plot.values() for file in facts["y"]]
     assert named and all(inside(folder + path, written) for path in named)
 
 
 def test_no_plot_is_named_by_its_file():
     """Or dvc, saving an experiment of one pipeline, looks into the folders of the other, and fails where a dvc.lock
     names what is not there: both are in git, and a clone may have run only one of the pipelines."""
-    plots = [plot for folder in PIPELINES for plot in PIPELINES[folder]["plots"]]
+    plots = [plot for folder in DVC_FILES for plot in DVC_FILES[folder]["plots"]]
     assert all(isinstance(facts["y"], dict) for plot in plots for facts in plot.values())
     assert len({name for plot in plots for name in plot}) == len(plots)
 

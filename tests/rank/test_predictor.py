@@ -9,7 +9,8 @@ from xcutils.core.vectors import unit
 from xcutils.model.bag import BagOfEmbeddings
 from xcutils.rank.fusion import Fusion
 from xcutils.rank.predictor import Predictor
-from xcutils.search.hnsw import Building, Hnsw
+from xcutils.search.hnsw import Hnsw
+from xcutils.search.index import Building
 from xcutils.search.searcher import Searcher
 
 DOCS, LABELS, WORDS, DIMS = 10, 14, 9, 4

@@ -7,7 +7,8 @@ from xcutils.core import artifacts
 from xcutils.core.errors import UserError
 from xcutils.core.vectors import unit
 from xcutils.search.exact import exact
-from xcutils.search.hnsw import Building, Drafts, Hnsw, build_graph, load_graph, save_graph
+from xcutils.search.hnsw import Drafts, Hnsw, build_graph, load_graph, save_graph
+from xcutils.search.index import Building
 from xcutils.search.searcher import Searcher, nearest, open_searchers, recall
 
 GRAPH = Building(m=8, ef_construction=100)

@@ -22,11 +22,11 @@ from stages.cluster import head_labels, share_vectors
 from stages.score import encoder_rankings
 from testing.tiny import (
     DATASET,
+    DVC_FILES,
     EVERY,
     LABELS,
     NAMED,
     PARAMS,
-    PIPELINES,
     RECIPROCAL,
     ROOT,
     SETTINGS,
@@ -353,10 +353,10 @@ def test_tables_add_up_to_the_metrics(tiny_run, data):
     assert sum(int(row["test_docs"]) for row in labels) == sum(len(r["target_ind"]) for r in dataset_rows()["tst"])
 
 
-@pytest.mark.parametrize("folder", PIPELINES)
+@pytest.mark.parametrize("folder", DVC_FILES)
 def test_every_plot_finds_its_columns(tiny_run, unidec_run, folder):
     run = (unidec_run if folder else tiny_run) / folder
-    for plot in PIPELINES[folder]["plots"]:
+    for plot in DVC_FILES[folder]["plots"]:
         for name, facts in plot.items():
             for file, wanted in facts["y"].items():
                 columns = load_csv(run / file)[0]

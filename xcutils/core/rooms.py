@@ -12,10 +12,11 @@ ROOT = Path(__file__).parents[2]
 LIBRARY = "xcutils"
 
 
+@cache
 def imports(file: Path, root: Path = ROOT) -> set[Path]:
     """The project's own files that the file imports, at its top or inside a function, packages' __init__ included."""
     names = set()
-    for node in ast.walk(_parsed(file)):
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -30,11 +31,6 @@ def _files(name: str, root: Path) -> set[Path]:
     parts = name.split(".")
     files = {Path(*parts).with_suffix(".py")} | {Path(*parts[:n], "__init__.py") for n in range(1, len(parts) + 1)}
     return {root / file for file in files if (root / file).is_file()}
-
-
-@cache
-def _parsed(file: Path) -> ast.Module:
-    return ast.parse(file.read_text(encoding="utf-8"))
 
 
 def reached(file: Path, root: Path = ROOT) -> set[Path]:

@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from xcutils.core.costs import FLOAT, HOLES, LONG, Part
-from xcutils.core.ragged import Ragged, starts
+from xcutils.core.ragged import Ragged, concatenate, starts
 from xcutils.model.checkpoints import load_config, token_table
-from xcutils.model.costs import VOCABULARY, Network, number, shorter
+from xcutils.model.costs import Network, number, shorter
 from xcutils.model.encoder import Encoder
 from xcutils.model.rows import RowTable
 
@@ -57,11 +57,13 @@ class BagOfEmbeddings(Encoder):
         fewer = shorter(f"{section}.model", width)
         smaller = f"lower {section}.buckets ({p.buckets})" if p.ngrams > 1 else fewer
         lower = f"lower {section}.ngrams ({p.ngrams})" if p.ngrams > 1 else ""
-        return BagNetwork(width, rows, width, rows, fewer, smaller, VOCABULARY, ngrams=p.ngrams, fewer_ngrams=lower)
+        return BagNetwork(width, rows, width, rows, fewer, smaller, ngrams=p.ngrams, fewer_ngrams=lower)
 
     def read(self, tokens: Ragged) -> Ragged:
-        """Each text's rows of the table; its n-grams are hashed here, once however often the text is embedded."""
-        return bag_features(tokens, self.vocabulary, self.ngrams, len(self.vectors.values))
+        """Each text's rows of the table: n-grams are hashed here, and never again for these texts."""
+        rows = len(self.vectors.values)
+        parts = [bag_features(tokens.take(some), self.vocabulary, self.ngrams, rows) for some in _chunks(len(tokens))]
+        return concatenate(*parts) if parts else bag_features(tokens, self.vocabulary, self.ngrams, rows)
 
     def embed(self, texts: Ragged) -> Tensor:
         used, places = np.unique(texts.values, return_inverse=True)

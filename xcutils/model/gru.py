@@ -12,7 +12,7 @@ from xcutils.core.costs import FLOAT, HOLES
 from xcutils.core.ragged import Ragged
 from xcutils.core.runtime import mixed_precision
 from xcutils.model.checkpoints import load_config, token_table
-from xcutils.model.costs import VOCABULARY, Network, number
+from xcutils.model.costs import Network, number
 from xcutils.model.encoder import Encoder
 from xcutils.model.padding import PADDED, by_length
 from xcutils.model.rows import RowTable
@@ -52,7 +52,7 @@ class BiGRU(Encoder):
         width = number(config, "hidden_size", "dim")
         dense = 6 * p.hidden * (width + p.hidden + 2)
         lower = f"lower {section}.hidden ({p.hidden})"
-        return GRUNetwork(2 * p.hidden, number(config, "vocab_size"), width, dense, lower, lower, VOCABULARY)
+        return GRUNetwork(2 * p.hidden, number(config, "vocab_size"), width, dense, lower, lower)
 
     def embed(self, texts: Ragged) -> Tensor:
         used, places = np.unique(texts.values, return_inverse=True)

@@ -46,7 +46,7 @@ class TwoHeads(Encoder):
         return self.encoder.read(tokens)
 
     def both(self, texts: Any) -> tuple[Tensor, Tensor | None]:
-        """(n(Phi_D), n(Phi_C)), each (rows, d), of texts that were `read`; (n(Phi_D), None) without a classifier head."""
+        """(n(Phi_D), n(Phi_C) or, without a classifier head, None) of texts that were `read`, each (rows, d)."""
         raw = F.normalize(self.encoder.embed(texts).float(), dim=1)
         text = F.dropout(torch.tanh(self.text(raw)), self.dropouts[0], self.training)
         if self.label is None:

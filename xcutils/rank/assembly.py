@@ -1,4 +1,4 @@
-"""Assembles a Predictor from the stages' artifacts, which the caller has checked (artifacts.check_together)."""
+"""A Predictor from the artifacts of the stages, which the caller has checked (artifacts.check_together)."""
 
 from pathlib import Path
 
@@ -17,10 +17,10 @@ from xcutils.search.searcher import Searcher, open_searchers
 def final_predictor(
     prepare: Path, stages: list[Path], index: Path, settings: dict, inverse: np.ndarray, device: torch.device
 ) -> Predictor:
-    """The system for new texts: models of the last fit, searched through the index.
+    """The predictor for new texts: the models of the last fit, searched through the index.
 
     stages    the folders of the stages whose vectors are searched; the last one has the encoder
-    settings  shortlist, neighbours, tau, ef: as the score stage was run with
+    settings  shortlist, neighbours, tau and ef of the score stage
     inverse   (L,) inverse propensities
     """
     fit = last_fit(artifacts.load_json(prepare / "train", "meta.json")["refit"])
@@ -32,7 +32,7 @@ def final_predictor(
 def choosing_predictor(
     prepare: Path, stages: list[Path], settings: dict, inverse: np.ndarray, device: torch.device
 ) -> Predictor:
-    """The system that has not seen the validation documents, searched exactly: what choices are made with."""
+    """The predictor for choices: models that have not seen the validation documents, searched exactly."""
     searchers = open_searchers(vectors_of(stages, CHOOSE), None, settings["ef"])
     fitted = np.flatnonzero(~artifacts.load_array(prepare / "train", "is_validation"))
     searchers["docs"] = Searcher(searchers["docs"].vectors[fitted])
@@ -52,5 +52,5 @@ def _assemble(
     if "concatenated" in searchers:
         half = searchers["labels"].vectors.shape[1]
         views = {"labels": slice(0, half), "classifiers": slice(half, 2 * half)}
-    kept = {name: settings[name] for name in ("shortlist", "neighbours", "tau")}
-    return Predictor(load_encoder(folder, device), searchers, views, positives, np.log(inverse), **kept)
+    numbers = {name: settings[name] for name in ("shortlist", "neighbours", "tau")}
+    return Predictor(load_encoder(folder, device), searchers, views, positives, np.log(inverse), **numbers)

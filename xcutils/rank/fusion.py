@@ -1,4 +1,4 @@
-"""One score from four: classifier, label similarity, retrieval memory and propensity, weighted on validation documents.
+"""One score from four parts: classifier, similarity, memory and propensity, weighted on validation documents.
 
 A shortlist is the union of what the searches found; every part is computed exactly for every pair in it.
 """
@@ -12,7 +12,7 @@ from scipy import sparse
 from scipy.special import expit
 
 PARTS = ("classifier", "similarity", "memory", "propensity")
-# Weights that are tried, the classifier's being 1: every second one in all combinations, then the ones between.
+# Weights that are tried with 1 for the classifier: every second one in all combinations, then those between.
 GRID = {
     "similarity": (0.0, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8),
     "memory": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8),
@@ -22,12 +22,12 @@ GRID = {
 
 @dataclass(frozen=True)
 class Shortlist:
-    """Pairs of documents and labels, sorted by document, with what each part says of them.
+    """Pairs of documents and labels, sorted by document, with the score of each part.
 
     rows    (M,) int64     document of each pair
     labels  (M,) int64     label of each pair
     parts   (M, 4) float32 in the order of PARTS; propensity is ln of the inverse propensity
-    count   documents in all, also those without a pair
+    count   documents, those without a pair included
     """
 
     rows: np.ndarray
@@ -88,12 +88,12 @@ def memory_scores(
     ids, scores  (Q, n) nearest documents, padded with -1
     positives    (N, L) their labels
     """
-    there = ids >= 0
-    best = np.where(there, scores, -np.inf).max(axis=1, keepdims=True, initial=-np.inf)
-    weights = np.exp(np.where(there, (scores - np.where(np.isfinite(best), best, 0)) / tau, -np.inf))
+    is_doc = ids >= 0
+    best = np.where(is_doc, scores, -np.inf).max(axis=1, keepdims=True, initial=-np.inf)
+    weights = np.exp(np.where(is_doc, (scores - np.where(np.isfinite(best), best, 0)) / tau, -np.inf))
     weights /= np.maximum(weights.sum(axis=1, keepdims=True), 1e-30)
-    rows = np.repeat(np.arange(len(ids)), ids.shape[1])[there.ravel()]
-    matrix = sparse.csr_matrix((weights[there], (rows, ids[there])), (len(ids), positives.shape[0]))
+    rows = np.repeat(np.arange(len(ids)), ids.shape[1])[is_doc.ravel()]
+    matrix = sparse.csr_matrix((weights[is_doc], (rows, ids[is_doc])), (len(ids), positives.shape[0]))
     return (matrix @ positives).tocsr().astype(np.float32)
 
 
@@ -128,17 +128,18 @@ def rank(rows: np.ndarray, labels: np.ndarray, scores: np.ndarray, count: int, k
 
 
 def fit_weights(shortlist: Shortlist, judge: Callable[[np.ndarray], float]) -> Fusion:
-    """The weights of the best ranking found, by a coarse grid and a finer search along each weight from its best.
+    """The weights of the best ranking that a coarse grid, and then a finer search along each weight, find.
 
-    The parts alone are among what is tried, so that the fusion is never below the best of them.
+    Classifier, similarity and memory alone are tried too: the fusion is never worse than the best of them.
     judge  ranking (Q, 5) -> how good it is, on documents no part was trained on
     """
-    table, value = _Padded(shortlist), {}
+    table = _Padded(shortlist)
+    judged: dict[Fusion, float] = {}
 
     def score(fusion: Fusion) -> float:
-        if fusion not in value:
-            value[fusion] = judge(table.top(fusion.scores(shortlist), 5))
-        return value[fusion]
+        if fusion not in judged:
+            judged[fusion] = judge(table.top(fusion.scores(shortlist), 5))
+        return judged[fusion]
 
     coarse = product(*(grid[::2] for grid in GRID.values()))
     best = max((Fusion(**dict(zip(GRID, weights))) for weights in coarse), key=score)
@@ -162,15 +163,18 @@ class _Padded:
         lowest = np.full(self.labels.shape, np.inf)
         lowest[self.place] = -scores
         bound = np.partition(lowest, k - 1, axis=1)[:, k - 1, None]
-        better, tied = lowest < bound, lowest == bound  # the labels of a row ascend: of the tied ones the first
+        better, tied = (
+            lowest < bound,
+            lowest == bound,
+        )  # the labels of a row ascend: of the tied ones the first are kept
         kept = better | (tied & (np.cumsum(tied, axis=1) <= k - better.sum(axis=1, keepdims=True)))
-        some = np.nonzero(kept)[1].reshape(-1, k)
-        order = np.argsort(np.take_along_axis(lowest, some, axis=1), axis=1, kind="stable")
-        return np.take_along_axis(self.labels, np.take_along_axis(some, order, axis=1), axis=1)
+        columns = np.nonzero(kept)[1].reshape(-1, k)
+        order = np.argsort(np.take_along_axis(lowest, columns, axis=1), axis=1, kind="stable")
+        return np.take_along_axis(self.labels, np.take_along_axis(columns, order, axis=1), axis=1)
 
 
 def calibrate(fusion: Fusion, shortlist: Shortlist, truth: np.ndarray) -> Fusion:
-    """The fusion with a logistic curve fitted to the pairs' truth (Platt), so that a score reads as a probability.
+    """The fusion with a logistic curve fitted to the pairs' truth (Platt), which turns a score into a probability.
 
     truth  (M,) bool  whether the pair is a positive
     """
@@ -190,11 +194,11 @@ def calibrate(fusion: Fusion, shortlist: Shortlist, truth: np.ndarray) -> Fusion
         hessian = np.array([[(w * x * x).sum(), (w * x).sum()], [(w * x).sum(), w.sum()]]) + 1e-6 * np.eye(2)
         change = np.linalg.solve(hessian, gradient)
         while np.abs(change).max() >= 1e-10 and loss(slope + change[0], offset + change[1]) > loss(slope, offset):
-            change /= 2  # where scores are skewed, a full step may overshoot ever further
+            change /= 2  # where scores are skewed, full steps may overshoot further and further
         slope, offset = slope + change[0], offset + change[1]
         if np.abs(change).max() < 1e-10:
             break
-    if slope < 1e-3:  # a higher score is never less probable: then all are about as probable as any
+    if slope < 1e-3:  # a higher score must not be less probable: all pairs get about the same probability
         share = np.clip(truth.mean(), 1e-9, 1 - 1e-9)
         slope, offset = 1e-3, np.log(share / (1 - share))
     return Fusion(**{**fusion.as_dict(), "slope": slope / spread, "offset": offset - slope * centre / spread})

@@ -15,8 +15,8 @@ from xcutils.search.searcher import Searcher
 Found = tuple[np.ndarray, np.ndarray]  # ids (Q, k), scores (Q, k)
 
 
-# The searches, by what is searched, and the part of the fusion that each is.
-SEARCHES = {"concatenated": "concatenated", "classifiers": "classifier", "labels": "similarity"}
+# Searcher -> the part of the fusion that its scores are; concatenated vectors only have a row in the metrics.
+SEARCHER_TO_PART = {"concatenated": "concatenated", "classifiers": "classifier", "labels": "similarity"}
 
 
 @dataclass
@@ -24,7 +24,7 @@ class Predictor:
     """The encoder, what it searches, and how the searches' answers are weighted.
 
     searchers   labels and classifiers, each (L, D); docs (N, D), the retrieval memory; for two heads also concatenated
-    views       which columns of an embedding a search compares with; all of them where it is not named
+    views       search -> the columns of an embedding that it uses; all of them where it is not named
     positives   (N, L)  labels of the documents
     propensity  (L,)    ln of the inverse propensity
     """
@@ -39,11 +39,11 @@ class Predictor:
     tau: float  # temperature of the memory's weights
 
     def seen_by(self, name: str, queries: np.ndarray) -> np.ndarray:
-        """The columns of the embeddings (Q, D) that this search compares with, at length one."""
+        """The columns of the embeddings (Q, D) that this search uses, at length one."""
         return unit(queries[:, self.views[name]]) if name in self.views else queries
 
     def embed(self, tokens: Ragged) -> np.ndarray:
-        """(Q, D): what the searches are asked."""
+        """(Q, D) embeddings of the texts: the queries of the searches."""
         return encode(self.encoder, tokens)
 
     def search(self, queries: np.ndarray) -> tuple[dict[str, Found], sparse.csr_matrix]:
@@ -52,13 +52,13 @@ class Predictor:
         memory = memory_scores(near, similarity, self.positives, tau=self.tau)
         found = {
             part: self.searchers[name].search(self.seen_by(name, queries), self.shortlist)
-            for name, part in SEARCHES.items()
+            for name, part in SEARCHER_TO_PART.items()
             if name in self.searchers
         }
         return {**found, "memory": top_of(memory, self.shortlist)}, memory
 
     def pairs(self, queries: np.ndarray) -> tuple[Shortlist, dict[str, Found]]:
-        """(the union of the searches with every part's score, each search's own answer)."""
+        """(the union of what the searches found, with every part's score; each search's own answer)."""
         found, memory = self.search(queries)
         rows, labels = union([ids for ids, _ in found.values()])
         parts = np.stack(

@@ -1,4 +1,4 @@
-"""What the score stages share: splits, the fitted fusion, the rankings of the test documents and what they come to."""
+"""What the score stages share: splits, the fitted fusion, the rankings of the test documents and their metrics."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,7 +28,7 @@ BINS = ("head", "torso", "tail")
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreParams:
-    """How the searches' answers are put together."""
+    """The parameters of a score stage: how the searches' answers are combined."""
 
     shortlist: int = value(low=100)
     ef: int = value(low=1)
@@ -38,15 +38,15 @@ class ScoreParams:
     fusion_docs: int = value(low=1)
 
     def settings(self) -> dict:
-        """What prediction needs to know."""
+        """The parameters that prediction needs."""
         return {name: v for name, v in asdict(self).items() if name in ("shortlist", "ef", "neighbours", "tau")}
 
 
 @dataclass(frozen=True)
 class Split:
-    """Documents to rank labels for, and what is right.
+    """Documents to rank labels for, and their positives.
 
-    truth     (Q, L) binary
+    truth     (Q, L) binary  the positives
     excluded  (Q, L) binary  pairs that may not be predicted (self and reciprocal pairs)
     """
 
@@ -55,7 +55,7 @@ class Split:
     excluded: sparse.csr_matrix
 
     def part(self, start: int) -> "Split":
-        """RANKED of the documents."""
+        """The split's RANKED documents from `start` on."""
         rows = np.arange(start, min(start + RANKED, len(self.tokens)))
         return Split(self.tokens.take(rows), self.truth[rows], self.excluded[rows])
 
@@ -96,14 +96,14 @@ def fuse(predictor: Predictor, train: Path, inverse: np.ndarray, p: ScoreParams)
 
 
 def search_width(excluded: sparse.csr_matrix) -> int:
-    """Labels to search for, so that DEPTH are left when the excluded ones are gone."""
+    """How many labels to search for, so that DEPTH are left without the excluded ones."""
     return DEPTH + most_per_row(excluded)
 
 
 def final_rankings(
     predictor: Predictor, fusion: Fusion, split: Split
 ) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-    """(row -> ranking (Q, DEPTH) of every search and of the fusion, the index's recall), each document encoded once."""
+    """(row of metrics.json -> ranking (Q, DEPTH), searcher -> recall of its index); each document is encoded once."""
     parts: list[dict[str, np.ndarray]] = []
     recalls: dict[str, float] = {}
     for start in range(0, len(split.tokens), RANKED):
@@ -115,7 +115,7 @@ def final_rankings(
 
 
 def chunk_rankings(predictor: Predictor, fusion: Fusion, split: Split, queries: np.ndarray) -> dict[str, np.ndarray]:
-    """`final_rankings` of so few documents that their shortlists fit into memory, whatever the number of all."""
+    """row -> ranking (Q, DEPTH) of every search and of the fusion, for documents whose shortlists fit into memory."""
     shortlist, found = predictor.pairs(queries)
     shortlist = drop_excluded(shortlist, split.excluded)
     fused, _ = rank(shortlist.rows, shortlist.labels, fusion.scores(shortlist), shortlist.count, DEPTH)
@@ -124,12 +124,13 @@ def chunk_rankings(predictor: Predictor, fusion: Fusion, split: Split, queries: 
 
 
 def index_recall(predictor: Predictor, queries: np.ndarray) -> dict[str, float]:
-    """recall@100 of each search against exact search, in percent."""
-    out = {}
+    """searcher -> recall@100 against exact search, in percent."""
+    recalls = {}
     for name, searcher in predictor.searchers.items():
-        seen, k = predictor.seen_by(name, queries), min(100, len(searcher.vectors))
-        out[name] = recall(searcher.search(seen, k)[0], exact(seen, searcher.vectors, k)[0])
-    return out
+        seen = predictor.seen_by(name, queries)
+        k = min(100, len(searcher.vectors))
+        recalls[name] = recall(searcher.search(seen, k)[0], exact(seen, searcher.vectors, k)[0])
+    return recalls
 
 
 def rounded(figures: dict[str, float]) -> dict[str, float]:
@@ -137,7 +138,7 @@ def rounded(figures: dict[str, float]) -> dict[str, float]:
 
 
 def label_rows(fused: Judged, bins: np.ndarray, labels: Path) -> list[dict]:
-    """Each label's own result in the fused top 5; recall is empty where no test document has the label."""
+    """Rows of labels.csv: each label in the fused top 5; recall is empty where no test document has the label."""
     frequency = artifacts.load_array(labels, "frequency")
     ids, texts = (to_strings(artifacts.load_ragged(labels, name)) for name in ("ids", "texts"))
     counts = fused.per_label(5)
@@ -159,7 +160,7 @@ def label_rows(fused: Judged, bins: np.ndarray, labels: Path) -> list[dict]:
 
 
 def bin_rows(judged: dict[str, Judged], bins: np.ndarray) -> list[dict]:
-    """Every metric of every phase for the head, torso and tail labels alone."""
+    """Rows of bins.csv: every metric of every ranking for the head, torso and tail labels alone."""
     return [
         {"place": f"{name}, {part}", "row": name, "bin": part, **rounded(figures)}
         for name, one in judged.items()
@@ -169,9 +170,9 @@ def bin_rows(judged: dict[str, Judged], bins: np.ndarray) -> list[dict]:
 
 @dataclass(frozen=True)
 class Result:
-    """What a score stage found out on the test documents.
+    """The results of a score stage on the test documents.
 
-    rankings  row -> (Q, DEPTH)
+    rankings  row of metrics.json -> (Q, DEPTH)
     recalls   searcher -> recall@100 of its index
     """
 
@@ -181,7 +182,7 @@ class Result:
     truth: Truth
 
     def save(self, metrics: Path, out: Path, p: ScoreParams, parts: list[Path], labels: Path) -> None:
-        """Write what the rankings come to.
+        """Write the metrics, and into `out` the fusion and the metrics by bin and by label.
 
         parts   the artifacts that were read
         labels  the prepared labels
@@ -201,12 +202,12 @@ class Result:
 def cost(
     s: Sizes, params: dict, host: Host, *, net: Network, pretrained: Network | None, lexical: bool, rows: int
 ) -> Estimate:
-    """The searchers of the last fit with their indexes, then rankings of all test documents, RANKED at a time.
+    """The cost of a score stage: searchers of the last fit, then rankings of all test documents, RANKED at a time.
 
     net         the trained encoder
-    pretrained  the pretrained one, where it has a row or a share in the vectors
+    pretrained  the pretrained one, where it has a row of its own or is part of the vectors; else None
     lexical     whether BM25 has a row
-    rows        rankings kept
+    rows        how many rankings are kept
     """
     p, index = params["score"], params["index"]
     labels = FLOAT * s.labels * net.dim

@@ -34,7 +34,8 @@ def exact(
         return ids, scores
     table = _tensor(vectors).to(device)
     step = min(len(queries), max(1, chunk // len(vectors)))
-    held = torch.empty((step, len(vectors)), dtype=torch.float32, device=device)  # allocated once: see runtime._keep_freed_memory
+    # Allocated once for all steps: see runtime._keep_freed_memory.
+    held = torch.empty((step, len(vectors)), dtype=torch.float32, device=device)
     for start in range(0, len(queries), step):
         batch = _tensor(queries[start : start + step]).to(device)
         best, places = torch.mm(batch, table.T, out=held[: len(batch)]).topk(count, dim=1)

@@ -4,7 +4,6 @@ import errno
 import shutil
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import log2
 from pathlib import Path
 
@@ -15,21 +14,11 @@ from xcutils.core import artifacts
 from xcutils.core.costs import FLOAT, INT, LONG, Part
 from xcutils.core.errors import UserError
 from xcutils.search.exact import alive
+from xcutils.search.index import Building
 
 INSERTED = 1 << 11  # vectors copied at once while a graph is built; then `stop` is looked at
 BLOCKS = 16  # drafts of one graph, at most: saving one takes time in proportion to the vectors that are in it
 CACHE = 64e6  # bytes of vectors that fit into the processor's cache
-
-
-@dataclass(frozen=True)
-class Building:
-    """How a graph is built."""
-
-    m: int  # links per vector
-    ef_construction: int  # vectors looked at per insertion
-    block: int = 1 << 16  # vectors after which a draft is saved
-    threads: int = 1  # several are faster, but the graph is not the same every time
-    seed: int = 0
 
 
 class Hnsw:
@@ -72,7 +61,7 @@ class Hnsw:
         return self.graph.get_current_count()
 
     def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """(ids, scores), both (Q, k), k at most the number of vectors; None where the graph does not reach k of them."""
+        """(ids, scores), both (Q, k), k at most the number of vectors; None where the graph does not reach k."""
         self.graph.set_ef(max(self.ef, k))
         try:
             labels, distances = self.graph.knn_query(queries, k=k)

@@ -64,7 +64,7 @@ class Truth:
             indptr = truth.indptr[start : start + len(part) + 1]
             offsets = np.arange(len(part), dtype=np.int64) * n_labels  # a key is doc * L + label, in 64 bits
             known = np.repeat(offsets, np.diff(indptr)) + truth.indices[indptr[0] : indptr[-1]]
-            known = np.append(known, np.iinfo(np.int64).max)  # ascending; the last one keeps searchsorted inside the array
+            known = np.append(known, np.iinfo(np.int64).max)  # so that searchsorted never points past the end
             keys = part + offsets[:, None]
             # Without the mask a -1 would be the key of the previous doc's last label.
             is_hit[start : start + step] = (known[np.searchsorted(known, keys)] == keys) & (part >= 0)
@@ -147,16 +147,16 @@ class Judged:
             raise ValueError(f"label_bin holds bins outside 0..{n_bins - 1}")
         docs, places = np.nonzero(self.is_hit)
         labels = self.ranking[docs, places]
-        hits = _Placed(docs, places, labels, self.truth.weights[labels])
+        placed = _Placed(docs, places, labels, self.truth.weights[labels])
         reports = []
         for bin_ in range(n_bins):
             in_bin = label_bin == bin_
             best_of_bin = _close_up(self.truth.best.of(in_bin), n_docs)
-            reports.append(_report(hits.of(in_bin), best_of_bin, n_docs, int(in_bin.sum()), ks, recall_ks))
+            reports.append(_report(placed.of(in_bin), best_of_bin, n_docs, int(in_bin.sum()), ks, recall_ks))
         return reports
 
     def per_label(self, k: int = 5) -> dict[str, np.ndarray]:
-        """Three (L,) int arrays: true_positives and predicted, both in the top k of the docs, and relevant, all positives."""
+        """Three (L,) int arrays: true_positives and predicted count in each doc's top k, relevant counts positives."""
         top = self.ranking[:, :k]
         is_hit = self.is_hit[:, :k]
         truth = self.truth.positives
@@ -208,7 +208,7 @@ def _binary(positives: sparse.csr_matrix) -> sparse.csr_matrix:
 def _best_order(truth: sparse.csr_matrix, weights: np.ndarray) -> _Placed:
     """The ranking that is best for PSP and PSN: each doc's positives by descending weight."""
     docs = np.repeat(np.arange(truth.shape[0]), np.diff(truth.indptr))
-    labels = truth.indices[np.lexsort((-weights[truth.indices], docs))]  # docs ascend already: only the labels of a doc change order
+    labels = truth.indices[np.lexsort((-weights[truth.indices], docs))]  # docs ascend already: only labels move
     return _Placed(docs, np.arange(len(docs)) - truth.indptr[docs], labels, weights[labels])
 
 

@@ -4,71 +4,23 @@ Another library is one more class with the methods of `Index` and a row of INDEX
 prediction and mining know no library.
 """
 
-import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from xcutils.core import artifacts
-from xcutils.core.costs import Part
 from xcutils.core.errors import UserError
 from xcutils.search.exact import alive, exact
-from xcutils.search.hnsw import Building, Hnsw
+from xcutils.search.hnsw import Hnsw
+from xcutils.search.index import Building, Index
 
 EXACT = "exact"  # value of index.search: every vector is looked at, and no index is built
 MINED_EXACTLY = 1 << 16  # vectors up to which exact search is as fast as building an index first
-
-
-class Index(Protocol):
-    """An index over unit vectors, built once, saved in one file, searched approximately."""
-
-    @classmethod
-    def over(cls, vectors: np.ndarray, building: Building, *, ef: int) -> "Index":
-        """An index that is not saved."""
-
-    @staticmethod
-    def build(
-        vectors: np.ndarray,
-        file: Path,
-        building: Building,
-        *,
-        drafts: Path | None = None,
-        say: Callable[[str], None] = ...,
-        stop: threading.Event | None = None,
-    ) -> None:
-        """Write an index over the vectors to `file`, resumed from what is in `drafts`."""
-
-    @classmethod
-    def open(cls, file: Path, *, count: int, dim: int, ef: int) -> "Index":
-        """The index in a file that the caller has checked."""
-
-    def __len__(self) -> int:
-        """The number of vectors that can be found."""
-
-    def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """(ids int64, scores float32), both (Q, k), best first; None where it cannot give k."""
-
-    @staticmethod
-    def cost(count: int, dim: int, m: int) -> list[Part]:
-        """What it holds over so many vectors."""
-
-    @staticmethod
-    def building_cost(sizes: list[int], dim: int) -> list[Part]:
-        """What building indexes of these sizes side by side holds in addition."""
-
-    @staticmethod
-    def disk(count: int, dim: int, m: int) -> float:
-        """Bytes of its files."""
-
-    @staticmethod
-    def seconds(ef: int, m: int, count: int, dim: int) -> float:
-        """Seconds of one search or insertion on one thread."""
-
-
+# Value of index.search -> its class.
 INDEXES: dict[str, type[Index]] = {"hnsw": Hnsw}
-SEARCHES = (*INDEXES, EXACT)  # values of index.search
+SEARCHES = (*INDEXES, EXACT)
+MINED_WITH = "hnsw"  # what finds hard negatives where there are many labels
 
 
 class Searcher:
@@ -140,7 +92,7 @@ def nearest(queries: np.ndarray, vectors: np.ndarray, k: int, *, seed: int) -> n
     """(Q, k) ids of the nearest unit vectors, -1 where there are fewer; through an index where there are many."""
     if len(vectors) <= MINED_EXACTLY:
         return exact(queries, vectors, k)[0]
-    index = Hnsw.over(vectors, Building(m=16, ef_construction=100, seed=seed), ef=2 * k)
+    index = INDEXES[MINED_WITH].over(vectors, Building(m=16, ef_construction=100, seed=seed), ef=2 * k)
     return Searcher(vectors, index).search(queries, k)[0]
 
 

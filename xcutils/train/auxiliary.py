@@ -16,7 +16,8 @@ class Auxiliary:
     """
 
     def __init__(self, label_to_aux: np.ndarray, dim: int, *, lr: float, normalise_first: bool, device: torch.device):
-        self.label_to_aux, self.normalise_first = np.array(label_to_aux), normalise_first
+        self.label_to_aux = np.array(label_to_aux)
+        self.normalise_first = normalise_first
         # Differs from the reference code, which draws them at random: from zero, training starts as NGAME.
         count = int(label_to_aux.max(initial=-1)) + 1
         self.table = RowTable(torch.zeros(count, dim, device=device), lr=lr)
@@ -28,32 +29,33 @@ class Auxiliary:
         """(P, D) E(z) + a of these labels, not yet normalised."""
         if len(self) == 0:
             return z
-        used, place = np.unique(self.label_to_aux[labels], return_inverse=True)
+        used, places = np.unique(self.label_to_aux[labels], return_inverse=True)
         rows = self.table.rows(self._ids(used))
-        # index_select and not rows[place]: that one's gradient is added up in an order that threads race for
-        own = rows.index_select(0, self._ids(place))
-        return (F.normalize(z, dim=1) if self.normalise_first else z) + own
+        # Not rows[places]: the order in which threads add up its gradient is not the same every time.
+        aux = rows.index_select(0, self._ids(places))
+        return (F.normalize(z, dim=1) if self.normalise_first else z) + aux
 
     def recluster(self, embeddings: np.ndarray, seed: int) -> None:
-        """Share the vectors anew among labels near each other now; a vector starts at its new members' mean.
+        """Share the vectors again, among labels that are near each other now.
 
+        A vector starts as the mean of the vectors that its new labels had.
         embeddings  (L, D) float32  the labels' present embeddings
         """
-        alone = np.bincount(self.label_to_aux)[self.label_to_aux] == 1  # head labels and singletons keep theirs
+        alone = np.bincount(self.label_to_aux)[self.label_to_aux] == 1  # head labels and singletons keep their vector
         shared = np.flatnonzero(~alone)
         if len(shared) == 0:
             return
         slots = np.unique(self.label_to_aux[shared])
-        fresh = slots[balanced_clusters(embeddings[shared], len(slots), seed=seed)]
+        new_slots = slots[balanced_clusters(embeddings[shared], len(slots), seed=seed)]
         old = self.table.values[self._ids(self.label_to_aux[shared])]
-        total = torch.zeros_like(self.table.values).index_add_(0, self._ids(fresh), old)
-        count = torch.bincount(self._ids(fresh), minlength=len(self)).unsqueeze(1)
+        total = torch.zeros_like(self.table.values).index_add_(0, self._ids(new_slots), old)
+        count = torch.bincount(self._ids(new_slots), minlength=len(self)).unsqueeze(1)
         rows = self._ids(slots)
         self.table.values[rows] = total[rows] / count[rows]
         for moment in (self.table.first, self.table.second):
             if moment is not None:
                 moment[rows] = 0
-        self.label_to_aux[shared] = fresh
+        self.label_to_aux[shared] = new_slots
 
     def _ids(self, ids: np.ndarray) -> Tensor:
         return torch.from_numpy(np.asarray(ids, dtype=np.int64)).to(self.table.values.device)

@@ -25,7 +25,7 @@ from xcutils.core.errors import UserError
 
 SUBTREE = 8192  # points clustered in one go: few enough to stay in cache, enough to fit a direction on
 GRAM = 128  # nodes up to this size iterate on their Gram matrix, which makes more starts nearly free
-STARTS = 8  # random starts tried side by side in a node that has a Gram matrix, the best kept; a larger node has one
+STARTS = 8  # random starts of a node that has a Gram matrix, of which the best is kept; a larger node has one start
 SCANNED = 4096  # rows per step of a scan over all vectors
 SCORES = 1 << 24  # scores held at a time by k-means: 64 MB
 
@@ -71,7 +71,7 @@ def balanced_clusters(
     """Return exactly k clusters whose sizes differ by at most one, by hierarchical spherical 2-means [NGAME].
 
     vectors         (n, D) float32  read only, of any length (the cosine counts); 1 <= k <= n
-    tolerance       ()     float    a 2-means stops when the mean cosine to the own centroid grows by less
+    tolerance       ()     float    a 2-means stops when the mean cosine of points to their centroid grows by less
     max_iterations  ()     int      ... or after so many iterations
     returns         (n,)   int32    cluster of each vector; neighbouring numbers are neighbours in the tree
 
@@ -103,11 +103,11 @@ def kmeans_clusters(
     """Return k non-empty clusters of any size by spherical Lloyd k-means [DEXA Table 7].
 
     vectors         (n, D) float32  read only, of any length (the cosine counts); 1 <= k <= n
-    tolerance       ()     float    stop when the mean cosine to the own centroid grows by less
+    tolerance       ()     float    stop when the mean cosine of vectors to their centroid grows by less
     max_iterations  ()     int      ... or after so many assignments
     returns         (n,)   int32    cluster of each vector
 
-    Starts from k distinct random vectors. An empty cluster takes the vector that fits worst where it is.
+    Starts from k distinct random vectors. An empty cluster takes the vector that fits its own cluster worst.
     """
     _check(vectors, k, max_iterations)
     scales = _inverse_norms(vectors)
@@ -133,13 +133,13 @@ def mean_cosine(vectors: np.ndarray, clusters: np.ndarray) -> float:
     vectors   (n, D) float32  of any length; a zero vector counts as cosine 0
     clusters  (n,)   int      cluster of each vector
     """
-    # the cosines of a cluster's unit vectors to the direction of their sum add up to the length of that sum
+    # The cosines of a cluster's unit vectors to the direction of their sum add up to the length of that sum.
     sums = _cluster_sums(vectors, clusters, int(clusters.max()) + 1, _inverse_norms(vectors))
     return float(np.linalg.norm(sums, axis=1).sum(dtype=np.float64) / len(vectors))
 
 
 def balanced_cost(count: int, dim: int, host: Host) -> list[Part]:
-    """What balanced_clusters holds beside its input."""
+    """What balanced_clusters holds in addition to its input."""
     rows = min(count, SUBTREE) * dim * FLOAT
     return [
         Part("subtrees", host.threads * 5 * rows, "lower XC_THREADS"),
@@ -148,7 +148,7 @@ def balanced_cost(count: int, dim: int, host: Host) -> list[Part]:
 
 
 def balanced_seconds(count: int, k: int, dim: int) -> float:
-    """33 s for a million vectors of 384 dimensions into 125,000 clusters."""
+    """Seconds of balanced_clusters: 33 for a million vectors of 384 dimensions into 125,000 clusters."""
     return 33e-6 * count * dim / 384 * math.log2(max(2, k)) / 17
 
 
@@ -170,7 +170,7 @@ def _check(vectors: np.ndarray, k: int, max_iterations: int) -> None:
 
 @contextlib.contextmanager
 def _workers() -> Iterator[ThreadPoolExecutor]:
-    """Yield as many threads as torch would use, each of which runs torch on itself alone."""
+    """Yield as many threads as torch would use; inside each, torch uses that thread alone."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -181,7 +181,7 @@ def _workers() -> Iterator[ThreadPoolExecutor]:
 
 
 def _inverse_norms(vectors: np.ndarray) -> np.ndarray:
-    """Return (n,) float32 what makes each vector a unit vector: 1 / length, or 0 for a zero vector."""
+    """Return (n,) float32 the factor that makes each vector a unit vector: 1 / length, or 0 for a zero vector."""
     lengths = np.empty(len(vectors), dtype=np.float32)
     for start in range(0, len(vectors), SCANNED):
         rows = vectors[start : start + SCANNED]
@@ -284,7 +284,7 @@ def _split_level(rows: np.ndarray, level: _Level, search: _Search) -> _Level:
     lefts, cuts = _shares(counts, sizes)
     columns = np.arange(sizes.max())
     real = columns < sizes[:, None]
-    places = (np.cumsum(level.sizes) - level.sizes)[open_, None] + columns  # (b, m) where in the order
+    places = (np.cumsum(level.sizes) - level.sizes)[open_, None] + columns  # (b, m) places in level.order
     points = np.where(real, level.order[np.minimum(places, len(level.order) - 1)], len(rows) - 1)
     lower = _bisect(rows.take(points, axis=0), sizes, cuts, _hash(search.seed, firsts, counts), search)
 
@@ -294,7 +294,7 @@ def _split_level(rows: np.ndarray, level: _Level, search: _Search) -> _Level:
     order[places[real]] = moved[real]
 
     parts = np.where(level.counts > 1, 2, 1)
-    left = (np.cumsum(parts) - parts)[open_]  # where each cut node's left child stands
+    left = (np.cumsum(parts) - parts)[open_]  # place of each cut node's left child
     children = _Level(order, *(np.repeat(x, parts) for x in level[1:]))
     children.sizes[left], children.sizes[left + 1] = cuts, sizes - cuts
     children.counts[left], children.counts[left + 1] = lefts, counts - lefts
@@ -331,7 +331,7 @@ def _bisect(points: np.ndarray, sizes: np.ndarray, cuts: np.ndarray, keys: np.nd
 
 
 class _Kernel:
-    """The products of b nodes' points with each other, (b, m, m), written out if m is small and as two steps if not."""
+    """The products of b nodes' points with each other, (b, m, m): as a matrix if m is small, else as two factors."""
 
     def __init__(self, points: np.ndarray):
         self.points = torch.from_numpy(points)
@@ -388,7 +388,7 @@ def _cut(scores: np.ndarray, sizes: np.ndarray, cuts: np.ndarray) -> np.ndarray:
 
 
 def _lowest(scores: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return (b, m) bool exactly counts (b,) lowest scores of each row (b, m); the earlier of two equal ones first."""
+    """Return (b, m) bool exactly counts (b,) lowest scores of each row (b, m); of equal scores the earlier first."""
     bounds = np.partition(scores, np.unique(counts) - 1, axis=1)[np.arange(len(counts)), counts - 1, None]
     lowest = scores <= bounds
     tied = np.flatnonzero(lowest.sum(axis=1) != counts)
@@ -402,8 +402,8 @@ def _lowest(scores: np.ndarray, counts: np.ndarray) -> np.ndarray:
 def _shares(counts: Counts, sizes: Counts) -> tuple[Counts, Counts]:
     """Return clusters and points of a node's first part.
 
-    The points are the clusters' share rounded down, so that a node of q * count to (q + 1) * count points has two parts
-    of which the same is true: every cluster ends with q or q + 1.
+    The points are the clusters' share, rounded down: if a node has q * count to (q + 1) * count points, so does each of
+    its parts with its own count, and in the end every cluster has q or q + 1 points.
     """
     lefts = counts // 2
     return lefts, sizes * lefts // counts

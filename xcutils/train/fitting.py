@@ -1,4 +1,4 @@
-"""The fits of a training stage, one after another: each is whole or not there, and an interrupted one is resumed."""
+"""The fits of a training stage, one after another: each is whole or absent, and an interrupted one is resumed."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -36,7 +36,7 @@ class Trained:
 
 @dataclass(frozen=True, kw_only=True)
 class Clustered(Trained):
-    """The parameters of stages whose batches are clusters of documents that grow [NGAME]."""
+    """The parameters of stages whose batches are clusters of documents, which grow from epoch to epoch [NGAME]."""
 
     cluster_from: int = value(low=0)
     cluster_first: int = value(low=1)
@@ -60,7 +60,7 @@ class Clustered(Trained):
 def fit_folds(folds: Iterable[Fold], fit: Callable[[Fold, Snapshots, Path], None], scratch: Scratch, out: Path) -> None:
     """Fit each fold, or take it from an interrupted run; its files go into out/<fold>, its curve beside them.
 
-    fit  (fold, its snapshots, folder)  trains and writes the fold's files, `save_outcome` among them
+    fit  (fold, its snapshots, folder)  trains, and writes the fold's files and `save_outcome`'s into the folder
     """
     for fold in folds:
         part = scratch.part(fold.name, partial(fit, fold, scratch.snapshots(fold.name)))
@@ -82,10 +82,10 @@ def fit_model(
     snapshots: Snapshots,
     average_after: int = 0,
 ) -> Outcome:
-    """Train the model on one fold.
+    """How training went; the model is trained on one fold.
 
     model    has loss(docs, generator), weights() and device
-    batches  (epoch, generator) -> batches of documents, with memory()
+    batches  (epoch, generator) -> batches of documents; has memory()
     """
     plan = Plan(
         fold.epochs(p.epochs),
@@ -111,7 +111,7 @@ def fit_model(
 
 @dataclass(frozen=True)
 class Judge:
-    """What a model's answers for held-out documents are worth.
+    """Figures of a model's answers for held-out documents.
 
     positives  N rows         labels of all training documents
     excluded   (N, L) binary  pairs that may not be predicted
@@ -127,30 +127,31 @@ class Judge:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def __call__(self, docs: np.ndarray, queries: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-        """The goal, which decides on the epoch, and other figures, of exact search.
+        """The goal, which decides which epoch is kept, and other figures, by exact search.
 
         docs     (Q,) int  documents
         queries  (Q, D)    their embeddings
         labels   (L, D)    what is searched
         """
-        excluded, truth = self.excluded[docs], self.positives.take(docs).csr(len(labels))
-        found = exact(queries, labels, 5 + most_per_row(excluded), device=self.device)[0]
-        ranking = without(found, excluded)
-        figures = evaluate(ranking, truth, self.inverse)
+        excluded = self.excluded[docs]
+        truth = self.positives.take(docs).csr(len(labels))
+        nearest = exact(queries, labels, 5 + most_per_row(excluded), device=self.device)[0]
+        figures = evaluate(without(nearest, excluded), truth, self.inverse)
         shown = {name: figures[name] for name in ("N@5", "PSN@5", "P@1", "P@5")}
         return {"goal": goal(figures, self.tail)} | shown
 
 
 def validation_seconds(s: Sizes, net: Network, host: Host) -> float:
-    """Of encoding labels and validation documents and comparing all with all."""
-    texts, tokens = s.labels + s.validation, s.label_tokens + s.validation * s.doc_tokens / max(1, s.docs)
+    """Seconds of encoding labels and validation documents, and of comparing all with all."""
+    texts = s.labels + s.validation
+    tokens = s.label_tokens + s.validation * s.doc_tokens / max(1, s.docs)
     flops, moved = net.work(min(texts, TEXTS), tokens * min(1, TEXTS / max(1, texts)), train=False)
     passes = max(1, texts / TEXTS) * (flops / host.speed + moved / BANDWIDTH)
     return passes + 2 * s.validation * s.labels * net.dim / host.speed + 2 * FLOAT * s.validation * s.labels / BANDWIDTH
 
 
 def validation_cost(s: Sizes, net: Network) -> list[Part]:
-    """What a search with the validation documents holds, but for what is searched."""
+    """What a search with the validation documents holds, besides the vectors that are searched."""
     return [
         Part("scores", FLOAT * min(s.validation * s.labels, SCORES)),
         Part("validation documents", FLOAT * s.validation * net.dim, "lower prepare.validation"),
@@ -158,6 +159,6 @@ def validation_cost(s: Sizes, net: Network) -> list[Part]:
 
 
 def save_outcome(folder: Path, outcome: Outcome) -> None:
-    """How training went: the epochs behind the kept weights, and the curve."""
+    """Write how training went: the epochs behind the kept weights, and the curve."""
     artifacts.save_json(folder, "fit.json", {"epochs": outcome.epochs})
     artifacts.save_rows(folder, "curve.csv", outcome.curve)

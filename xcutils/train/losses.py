@@ -1,7 +1,7 @@
 """Losses of documents against labels, and the table of them that every trainer chooses from.
 
-A new loss is a function of `Pairs` and of scalars named like parameters, and a row of LOSSES. Reference versions as
-plain loops stand in tests/train/test_losses.py.
+A new loss is a function of `Pairs` and of scalars named like parameters, and a row of LOSSES. The same losses as plain
+loops, to compare with, are in tests/train/test_losses.py.
 
 Losses of `scores` are for the labels of a batch:
 scores       (B, P) float  cosine of document b and label p of the batch's pool
@@ -11,7 +11,7 @@ Losses of `x` and `labels` form the scores themselves, a chunk of labels at a ti
 x              (B, D) float  document embeddings
 labels         (P, D) float  label vectors
 rows, columns  (M,) int64    the known positives, each once
-weights        (M,) float    their soft targets [Gandalf]; all 1 without
+weights        (M,) float    their soft targets [Gandalf]; None: all 1
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -25,19 +25,19 @@ from torch.nn import functional as F
 from xcutils.core.costs import FLOAT, HOLES
 
 SCORES = 1 << 24  # scores in memory at once
-FORMED = 1024  # labels on which the value of the binary cross-entropy is formed, for the curve
+FORMED = 1024  # labels from which the value of the binary cross-entropy, shown in the curve, is computed
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """A batch's documents beside labels, and which of them belong together: all that a loss looks at.
+    """The documents and labels of a batch, and which of them belong together: all that a loss looks at.
 
     x              (B, D) float  document embeddings
     labels         (P, D) float  label vectors
     rows, columns  (M,) int64    the known positives, each once
     weights        (M,) float    their soft targets [Gandalf]; None where all are 1
-    drawn          (B, S) int64  columns of the positives drawn for this visit, -1 where fewer; None: not drawn
-    mined          (B, H) int64  columns of the negatives mined for it, likewise
+    drawn          (B, S) int64  columns of the positives drawn for each document, -1 where fewer; None: none drawn
+    mined          (B, H) int64  columns of the negatives mined for each document, likewise
     """
 
     x: Tensor
@@ -65,9 +65,9 @@ class Loss:
 
     function   (Pairs, **options) -> () float
     options    the parameters it takes; a trainer that lacks one of them does not offer the loss
-    positives  those it pulls: all known ones, the ones drawn for this visit, or whichever there are
-    negatives  those it pushes: all others of the pool, the hardest of them, or mined ones
-    logistic   it is about each pair by itself, so that its scores want a bias and a temperature of their own
+    positives  which ones it raises: all known ones, the drawn ones, or either (the drawn ones where there are any)
+    negatives  which ones it lowers: all others of the pool, the hardest of them, or the mined ones
+    logistic   whether it looks at each pair by itself, so that its scores need their own bias and temperature
     """
 
     function: Callable[..., Tensor]
@@ -77,11 +77,11 @@ class Loss:
     logistic: bool = False
 
     def __call__(self, pairs: Pairs, p: Any) -> Tensor:
-        """The loss with the options that the parameters `p` have."""
+        """The loss, with its options taken from the parameters `p`."""
         return self.function(pairs, **{name: getattr(p, name) for name in self.options})
 
     def step_bytes(self, docs: float, pool: float) -> float:
-        """Of a step's scores: a chunk of them, or where the hardest are looked for all of them, five times."""
+        """Bytes of a step's scores: of one chunk, or five times those of all where the hardest ones are looked for."""
         if self.negatives == "all":
             return HOLES * FLOAT * min(docs * pool, max(SCORES, docs))
         return HOLES * 5 * FLOAT * docs * pool
@@ -90,7 +90,7 @@ class Loss:
 def offered(options: Iterable[str], *, draws: bool = False) -> list[str]:
     """The losses that a trainer with these parameters can offer.
 
-    draws  it draws some positives for each visit, and can mine negatives
+    draws  whether it draws some positives of each document in a batch, and can mine negatives
     """
     return [
         name
@@ -112,7 +112,7 @@ def triplet(
     """Hinge between each given positive and the document's k hardest negatives [DEXA Eq. 5, Eq. 6].
 
     positive  (B, S) float  scores of the positives that are trained on; +inf where there are fewer than S
-    weights   (B, S) float  their soft targets, which multiply the hinge [Gandalf]; all 1 without
+    weights   (B, S) float  their soft targets, which multiply the hinge [Gandalf]; None: all 1
     tau       temperature of the softmax that weights a document's violators; 0 weights them alike
     returns   ()     float  mean over documents, positives and negatives
     """
@@ -121,7 +121,8 @@ def triplet(
     soft = 1 if weights is None else weights.unsqueeze(2)
     if tau == 0:
         return (violation * soft).mean()
-    # Softmax over the violators alone: of the three forms in use this is DEXA's. Weights of S and of S - p agree.
+    # Softmax over the violators alone: of the three forms in use this is DEXA's. Violations and scores of the negatives
+    # give the same weights: a positive shifts all of them alike.
     logits = (violation / tau).masked_fill(violation == 0, torch.finfo(scores.dtype).min)
     return (violation * logits.softmax(dim=2) * soft).mean()
 
@@ -146,8 +147,8 @@ def contrastive(
     contrast  c, in (0, 1);  slope  d
     returns   ()     float  mean over the given positives plus mean over the negatives
     """
-    there = torch.isfinite(positive)
-    pull = slope * (1 - positive[there]) - torch.log(torch.tensor(contrast, dtype=scores.dtype))
+    is_given = torch.isfinite(positive)
+    pull = slope * (1 - positive[is_given]) - torch.log(torch.tensor(contrast, dtype=scores.dtype))
     negative = _hardest_negatives(scores, is_positive, k)
     push = -torch.log1p(-contrast * torch.exp(slope * (negative[torch.isfinite(negative)] - 1)))
     return sum(part.mean() for part in (pull, push) if len(part)) + 0.0 * scores.sum()
@@ -161,8 +162,8 @@ def pairwise(positive: Tensor, negative: Tensor, *, tau: float) -> Tensor:
     returns   ()     float  mean over the pairs
     """
     margin = (negative.unsqueeze(1) - positive.unsqueeze(2)) / tau  # (B, S, M)
-    there = torch.isfinite(margin)
-    return F.softplus(margin[there]).sum() / there.sum().clamp(min=1)
+    is_pair = torch.isfinite(margin)
+    return F.softplus(margin[is_pair]).sum() / is_pair.sum().clamp(min=1)
 
 
 def decoupled_softmax(
@@ -199,8 +200,8 @@ def bce(
 ) -> Tensor:
     """Binary cross-entropy of every pair, logit s/tau, target 1 (or the soft target) at the positives [UniDEC, Renee].
 
-    formed   labels on which the value is formed, the others being taken to be like them; the gradient is of all labels
-             in any case and does not need the value [Renee's loss shortcut]
+    formed   labels from which the value is computed, as if the others were like them; None: all. The gradient is always
+             of all labels and does not need the value [Renee's loss shortcut]
     returns  ()  float  sum over the labels, mean over the documents
     """
     targets = torch.ones(len(rows), dtype=x.dtype, device=x.device) if weights is None else weights.to(x.dtype)
@@ -208,20 +209,20 @@ def bce(
 
 
 def _shares(rows: Tensor, weights: Tensor | None, count: int, dtype: torch.dtype) -> Tensor:
-    """(M,) float: what each positive counts in the mean over a document's positives and over documents."""
+    """(M,) float: the weight of each positive in the mean over a document's positives, then over documents."""
     if weights is None:
-        own = torch.bincount(rows, minlength=count)
-        return 1 / (own[rows] * (own > 0).sum().clamp(min=1)).to(dtype)
+        per_doc = torch.bincount(rows, minlength=count)
+        return 1 / (per_doc[rows] * (per_doc > 0).sum().clamp(min=1)).to(dtype)
     weights = weights.to(dtype)
-    own = torch.zeros(count, dtype=dtype, device=rows.device).index_add_(0, rows, weights)
-    return weights / (own[rows] * (own > 0).sum().clamp(min=1))
+    per_doc = torch.zeros(count, dtype=dtype, device=rows.device).index_add_(0, rows, weights)
+    return weights / (per_doc[rows] * (per_doc > 0).sum().clamp(min=1))
 
 
 class _Chunk:
     """Some of the labels, and the known positives among them.
 
-    some           slice      of the labels
-    inside         (M,) bool  or slice: which of all positives
+    some           slice      the chunk's labels
+    inside         (M,) bool  or slice: which of all positives are in the chunk
     rows, columns  (m,) int64 these positives, columns counted from the chunk's first label
     """
 
@@ -237,7 +238,7 @@ class _Chunk:
 
 
 def _chunks(count: int, labels: int, rows: Tensor, columns: Tensor) -> Iterator[_Chunk]:
-    """The labels in chunks whose scores with `count` documents may stand in memory at once."""
+    """The labels in chunks, each so small that its scores with `count` documents fit into memory."""
     size = max(1, SCORES // max(1, count))
     for start in range(0, labels, size):
         some = slice(start, min(start + size, labels))
@@ -246,7 +247,7 @@ def _chunks(count: int, labels: int, rows: Tensor, columns: Tensor) -> Iterator[
 
 
 class _Softmax(torch.autograd.Function):
-    """Scores, softmax and gradient are one matrix in turn; with several chunks it is formed again going backward."""
+    """One matrix is first scores, then their softmax, then the gradient; backward forms it again for several chunks."""
 
     @staticmethod
     def forward(ctx, x, labels, rows, columns, shares, tau, decoupled):
@@ -260,7 +261,7 @@ class _Softmax(torch.autograd.Function):
                 kept[chunk.rows, chunk.columns] = -torch.inf
             rest = torch.logaddexp(rest, _softmax(kept))
         if kept is not None and kept.shape[1] < len(labels):
-            kept = None  # of several chunks the last alone is at hand
+            kept = None  # it is only the last of several chunks
         gap = rest[rows] - positive
         pull = torch.sigmoid(gap) * shares if decoupled else shares
         ctx.save_for_backward(x, labels, rows, columns, kept, rest, pull)
@@ -273,7 +274,7 @@ class _Softmax(torch.autograd.Function):
         push = torch.zeros(len(x), dtype=x.dtype, device=x.device).index_add_(0, rows, pull).unsqueeze(1)
         out = _Gradients(ctx, x, labels)
         for chunk in _chunks(len(x), len(labels), rows, columns):
-            scores = kept  # the buffer is this step's own: the loss is differentiated once
+            scores = kept  # overwritten below, which is safe: the loss is differentiated once
             if scores is None:
                 scores = chunk.scores(x, labels, ctx.tau)
                 if ctx.decoupled:
@@ -286,11 +287,12 @@ class _Softmax(torch.autograd.Function):
 
 
 class _BinaryCrossEntropy(torch.autograd.Function):
-    """The gradient is a function of the scores alone: it is made on the way forward, chunk by chunk."""
+    """The gradient depends on the scores alone: the forward pass computes it, chunk by chunk."""
 
     @staticmethod
     def forward(ctx, x, labels, rows, columns, targets, tau, formed):
-        total, out = torch.zeros((), dtype=x.dtype, device=x.device), _Gradients(ctx, x, labels)
+        total = torch.zeros((), dtype=x.dtype, device=x.device)
+        out = _Gradients(ctx, x, labels)
         for chunk in _chunks(len(x), len(labels), rows, columns):
             scores = chunk.scores(x, labels, tau)
             if chunk.some.start < formed:
@@ -306,12 +308,12 @@ class _BinaryCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        made = [None if part is None else part * (gradient * ctx.scale) for part in ctx.saved_tensors]
-        return *made, None, None, None, None, None
+        gradients = [None if part is None else part * (gradient * ctx.scale) for part in ctx.saved_tensors]
+        return *gradients, None, None, None, None, None
 
 
 class _Gradients:
-    """Gradients of documents and labels, put together from those of the scores."""
+    """Gradients of documents and labels, added up from the gradients of their scores."""
 
     def __init__(self, ctx, x: Tensor, labels: Tensor):
         self.by_doc, self.by_label = x, labels
@@ -369,7 +371,7 @@ def _contrastive(pairs: Pairs, *, contrast: float, slope: float, negatives: int)
 
 
 def _triplet(pairs: Pairs, *, margin: float, positives: int, negatives: int, weighting: float) -> Tensor:
-    """Of the drawn positives, or where none were drawn of so many hardest ones."""
+    """Triplet loss of the drawn positives or, where none are drawn, of each document's hardest `positives`."""
     scores = pairs.x @ pairs.labels.T
     is_positive = pairs.is_positive()
     soft = None
@@ -378,9 +380,9 @@ def _triplet(pairs: Pairs, *, margin: float, positives: int, negatives: int, wei
     else:
         positive, places = hardest_positives(scores, is_positive, positives)
         if pairs.weights is not None:
-            every = torch.zeros_like(scores)
-            every[pairs.rows, pairs.columns] = pairs.weights
-            soft = every.gather(1, places)
+            targets = torch.zeros_like(scores)
+            targets[pairs.rows, pairs.columns] = pairs.weights
+            soft = targets.gather(1, places)
     return triplet(scores, is_positive, positive, soft, margin=margin, k=negatives, tau=weighting)
 
 
@@ -391,7 +393,7 @@ def _at(scores: Tensor, columns: Tensor | None, missing: float) -> Tensor:
 
 
 def _given(columns: Tensor | None) -> Tensor:
-    """The columns, which a loss of drawn positives or mined negatives cannot do without."""
+    """The columns, after checking that there are any: a loss of drawn positives or mined negatives needs them."""
     if columns is None:
         raise ValueError("this loss needs positives drawn, or negatives mined, for each document of the batch")
     return columns

@@ -1,4 +1,4 @@
-"""Hard negatives: labels near a document that are not its own, found again every few epochs [ANCE, UniDEC]."""
+"""Hard negatives: labels near a document that are no positives of it, searched every few epochs [ANCE, UniDEC]."""
 
 import numpy as np
 from scipy import sparse
@@ -12,11 +12,12 @@ class Miner:
     """The nearest wrong labels of each document, as they were at the last refresh.
 
     known  (N, L) binary  pairs that are no negatives: positives, and pairs that may not be predicted
-    depth  nearest labels looked at
+    depth  how many nearest labels are looked at
     """
 
     def __init__(self, known: sparse.csr_matrix, depth: int):
-        self.known, self.depth = known, depth
+        self.known = known
+        self.depth = depth
         self.near = np.full((known.shape[0], depth), -1, dtype=np.int32)
 
     def refresh(self, docs: np.ndarray, embeddings: np.ndarray, labels: np.ndarray, *, seed: int) -> None:

@@ -14,10 +14,10 @@ from xcutils.core.ragged import Ragged, concatenate
 class Points:
     """All training documents, then the label texts.
 
-    tokens     N + m rows            of their texts
-    positives  N + m rows            labels of each
+    tokens     N + m rows            token ids of each point's text
+    positives  N + m rows            labels of each point
     weights    (positives,) float32  their soft targets; None when all are 1
-    labels     (m,) int              whose texts they are
+    labels     (m,) int              the labels that the label texts belong to
     todo       (n,) int              the points that this fit trains on
     """
 
@@ -45,7 +45,7 @@ def load_points(train: Path, labels: Path, gandalf: Path) -> Points:
 
 
 def count_points(s: Sizes, gandalf: dict) -> tuple[float, float, float]:
-    """(label texts that are trained on, points of an epoch, targets of those texts together), by the parameters."""
+    """(label texts that are trained on, points of an epoch, targets of all these texts), by the parameters."""
     texts = gandalf["labels"] * s.labels
     points = s.docs + texts
     if gandalf["same_size"]:
@@ -54,11 +54,11 @@ def count_points(s: Sizes, gandalf: dict) -> tuple[float, float, float]:
 
 
 def count_targets(s: Sizes, gandalf: dict) -> float:
-    """Targets of a label's text, its own label included.
+    """The estimated number of targets of a label's text, its own label included.
 
-    P(i | j) of all other labels i adds up to the other labels of j's documents, on average: at most 1 / delta times as
-    many can be above delta, and at most frequency times as many meet j at all. Half of 1 / delta is what is found (0.44
-    at 0.1, on the default dataset and on one generated like LF-AmazonTitles-1.3M).
+    Let a document of label j have r other labels on average. The P(i | j) of all other labels i add up to r: at most
+    r / delta of them can be above delta, and at most r times the frequency of j are not 0. In practice about half of
+    r / delta are found (0.44 of it at delta 0.1, on the default dataset and on data made like LF-AmazonTitles-1.3M).
     """
     if gandalf["targets"] == "self":
         return 1

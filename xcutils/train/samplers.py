@@ -11,7 +11,7 @@ from xcutils.train.clustering import balanced_clusters
 def clustered_batches(doc_cluster: np.ndarray, batch_size: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
     """Yield batches of neighbouring documents, so that in-batch negatives are hard [NGAME M1].
 
-    doc_cluster  (N,) int  cluster of each document; all different gives random batches
+    doc_cluster  (N,) int  cluster of each document; if all are different, batches are random
     yields       (B,) int  documents; each once per pass, clusters in random order, the last batch may be short
     """
     place = rng.permutation(int(doc_cluster.max()) + 1)
@@ -28,13 +28,16 @@ def cluster_size(epoch: int, *, first_epoch: int, first: int, double_every: int,
 
 
 class ClusteredEpochs:
-    """Each epoch's batches: random at first, then clusters of documents that grow and are drawn anew [NGAME].
+    """Each epoch's batches: random at first, then clusters of documents, which grow and are made again [NGAME].
 
+    docs        (n,) int  documents to train on
+    bank        (N, D)    latest embeddings of all documents
+    refresh     epochs between two clusterings
+    curriculum  the keywords of cluster_size
     Differs from the reference code, where new clusters take effect one epoch late.
     """
 
     def __init__(self, docs: np.ndarray, bank: np.ndarray, *, batch_size: int, refresh: int, seed: int, **curriculum):
-        """docs (n,) int documents to visit; bank (N, D) their latest embeddings; curriculum as for cluster_size."""
         self.docs = docs
         self.bank = bank
         self.batch_size = batch_size
@@ -73,15 +76,15 @@ class KnownPairs:
     """
 
     def __init__(self, positives: Ragged, n_labels: int, weights: np.ndarray | None = None):
-        """weights (values of positives,) float32: their soft targets, where they are not all 1."""
+        """weights  (values of positives,) float32  their soft targets; None: all 1"""
         self.positives = positives
         self.soft = None if weights is None else Ragged(weights, positives.offsets)
         self.column = np.full(n_labels, -1, dtype=np.int32)
 
     def within(self, docs: np.ndarray, pool: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """(row, column, soft target) of every known positive of `docs` among the distinct labels `pool`.
+        """(rows, columns, soft targets) of every known positive of `docs` among the distinct labels `pool`.
 
-        There are no soft targets where all are 1.
+        The soft targets are None where all are 1.
         """
         self.column[pool] = np.arange(len(pool), dtype=np.int32)
         rows = self.positives.take(docs)
@@ -93,7 +96,7 @@ class KnownPairs:
 
 
 def first_columns(sampled: Ragged, pool: np.ndarray, width: int) -> np.ndarray:
-    """(B, width) int64: place in the sorted `pool` of each document's sampled labels, -1 where it has fewer."""
+    """(B, width) int64: places of each document's sampled labels in the sorted `pool`, -1 where it has fewer."""
     columns = np.full((len(sampled), width), -1, dtype=np.int64)
     place = np.arange(len(sampled.values)) - np.repeat(starts(sampled.lengths)[:-1], sampled.lengths)
     columns[sampled.row_ids(), place] = np.searchsorted(pool, sampled.values)

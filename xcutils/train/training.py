@@ -33,9 +33,8 @@ class Optimisers:
         self.lr = lr
 
     def gradients(self) -> list[Tensor]:
-        dense = (
-            [p.grad for g in self.dense.param_groups for p in g["params"] if p.grad is not None] if self.dense else []
-        )
+        groups = self.dense.param_groups if self.dense else []
+        dense = [p.grad for group in groups for p in group["params"] if p.grad is not None]
         return dense + [gradient for table in self.tables for gradient in table.gradients()]
 
     def step(self, scale: float) -> None:
@@ -59,7 +58,7 @@ class Optimisers:
         return moments | {f"table.{i}.{k}": v for i, table in enumerate(self.tables) for k, v in table.state().items()}
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Go on from what `state` gave."""
+        """Continue from what `state` gave."""
         dense: dict[int, dict[str, Tensor]] = {}
         tables: list[dict[str, Tensor]] = [{} for _ in self.tables]
         for name, tensor in state.items():
@@ -73,12 +72,12 @@ class Optimisers:
 
 @dataclass
 class Plan:
-    """How long and how to train; what stands still while training."""
+    """How long and how to train; it does not change while training."""
 
     epochs: int
     warmup: int  # steps
     seed: int
-    schedule: int = 0  # epochs the learning rate decays over, when they are not `epochs`
+    schedule: int = 0  # epochs over which the learning rate decays; 0 = `epochs`
     patience: int = 0  # validations without a gain before training stops; 0 = never
     average_after: int = 0  # epochs after which the weights at each epoch's end are averaged and kept; 0 = never
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
@@ -86,23 +85,23 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """What training left: the kept epoch and one row per epoch."""
+    """How training went: the epochs behind the kept weights, and one row per epoch."""
 
-    epochs: int  # epochs behind the kept weights
+    epochs: int
     curve: list[dict]
 
 
 @dataclass
 class Progress:
-    """Where training stands; with the tensors and generators it is all that another process needs to go on."""
+    """How far training is; with the tensors and generators it is all that another process needs to continue."""
 
     epoch: int = 0
     place: int = 0  # steps done in this epoch
     losses: list[float] = field(default_factory=list)  # of these steps
     skipped: int = 0  # steps whose loss or gradient was not finite
-    in_a_row: int = 0  # of them, up to now
+    in_a_row: int = 0  # how many of the last steps were skipped without a good one between
     curve: list[dict] = field(default_factory=list)
-    best: float = -np.inf  # by validation
+    best: float = -np.inf  # the highest score of a validation
     since: int = 0  # validations without a gain
     kept: int = 0  # epochs behind the kept weights
     averaged: int = 0  # epochs in the mean of the weights
@@ -127,14 +126,14 @@ def train(
     watch: Callable[[Iterable, str], Iterable] = lambda items, name: items,
     snapshots: Snapshots | None = None,
 ) -> Outcome:
-    """Train; the weights are left as they were after the epoch that was best by validation (the last without one).
+    """Train; the weights end as they were after the epoch that was best by validation, or the last one without it.
 
     batches    (epoch, generator) -> the epoch's batches of document ids
     loss_of    (docs, generator)  -> the batch's loss
     weights    ()                 -> the live tensors that make up the model
     memory     ()                 -> the other live arrays that training changes and depends on
-    validate   (epoch)            -> figures; the first one decides
-    snapshots  where the state is put now and then; training goes on from the newest one that is there
+    validate   (epoch)            -> figures; the first one decides which epoch is best
+    snapshots  where the state is saved now and then; training is resumed from the newest one
     """
     run = _Run(plan, optimisers, weights, memory, snapshots)
     run.resume()
@@ -161,15 +160,16 @@ class _Run:
         self.optimisers = optimisers
         self.weights = weights
         self.memory = lambda: {name: torch.from_numpy(array) for name, array in memory().items()}  # not a copy
-        self.snapshots, self.progress = snapshots, Progress()
+        self.snapshots = snapshots
+        self.progress = Progress()
         self.best: dict[str, Tensor] = {}
-        self.mean: dict[str, Tensor] = {}  # of the weights at the ends of epochs; empty before the first that counts
+        self.mean: dict[str, Tensor] = {}  # of the weights at the ends of epochs; empty before average_after
         self.rng = np.random.default_rng()
         self.todo: list[np.ndarray] = []
         self.size = 0  # bytes of a snapshot
 
     def begin_epoch(self, batches) -> list[np.ndarray]:
-        """The epoch's batches; when training goes on within an epoch, those it was cut into at first."""
+        """All batches of the epoch; in a resumed epoch, the same ones as before the interruption."""
         at, plan = self.progress, self.plan
         if not at.place:
             self.rng = np.random.default_rng([plan.seed, at.epoch])  # an epoch depends on nothing drawn before it
@@ -203,7 +203,8 @@ class _Run:
             raise self._diverged("the loss or its gradient was", f" in {at.in_a_row} steps in a row", scale)
 
     def _diverged(self, what: str, how_long: str, scale: float) -> UserError:
-        at, newest = self.progress, None if self.snapshots is None else self.snapshots.newest
+        at = self.progress
+        newest = None if self.snapshots is None else self.snapshots.newest
         rates = ", ".join(f"{part.lr * scale:.3g}" for part in self.optimisers)
         kept = "there is no snapshot yet" if newest is None else f"the last good snapshot is {newest}"
         return UserError(
@@ -212,7 +213,7 @@ class _Run:
         )
 
     def end_epoch(self, validate) -> None:
-        """The curve's next row, and the weights if they are the best so far."""
+        """Add the curve's next row, and keep a copy of the weights if they are the best so far."""
         at = self.progress
         good = [loss for loss in at.losses if np.isfinite(loss)]
         row = {"epoch": at.epoch + 1, "loss": float(np.mean(good)) if good else float("inf"), "skipped": at.skipped}
@@ -226,10 +227,12 @@ class _Run:
                     at.best = float(score)
                     at.since = 0
                     at.kept = at.epoch + 1
-                    self.best = {}  # the last best goes before the new one is copied
+                    self.best = {}  # free the last copy before the new one is made
                     self.best = self._copy()
         at.curve.append({**row, **figures})
-        at.epoch, at.place, at.losses = at.epoch + 1, 0, []
+        at.epoch += 1
+        at.place = 0
+        at.losses = []
 
     def put(self, values: dict[str, Tensor]) -> None:
         """Set the weights to these values, where there are any."""
@@ -240,7 +243,7 @@ class _Run:
         return {name: tensor.detach().clone() for name, tensor in self.weights().items()}
 
     def _average(self) -> None:
-        """Take the weights as they are now into the mean, if this epoch counts; whole numbers are not averaged."""
+        """Add the present weights to the mean, if this epoch counts; of whole numbers the last values are kept."""
         at, after = self.progress, self.plan.average_after
         if not after or at.epoch < after:
             return
@@ -254,14 +257,14 @@ class _Run:
 
     @contextmanager
     def _averaged(self) -> Iterator[None]:
-        """The mean in place of the weights, where there is one."""
-        own = self._copy() if self.mean else {}
+        """Inside the block the weights are the mean, where there is one; afterwards they are as before."""
+        before = self._copy() if self.mean else {}
         self.put(self.mean)
         yield
-        self.put(own)
+        self.put(before)
 
     def _size(self) -> int:
-        """Bytes of a snapshot, about: it grows only when the best weights or the moments come to be."""
+        """About how many bytes a snapshot has; it grows only when best weights, mean or moments are first made."""
         if not self.size or self.progress.place == 1:
             self.size = sum(tensor.numel() * tensor.element_size() for tensor in self._tensors().values())
         return self.size
@@ -272,7 +275,7 @@ class _Run:
         return {f"{part}/{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
 
     def snapshot(self) -> None:
-        """Write all that training depends on, unless the weights are already beyond use."""
+        """Save all that training depends on; weights that are not finite are refused."""
         assert self.snapshots is not None
         if not all(bool(torch.isfinite(t).all()) for t in self.weights().values() if t.is_floating_point()):
             raise self._diverged("the weights are", "", 1.0)
@@ -285,11 +288,11 @@ class _Run:
         self.snapshots.save(arrays, {"progress": asdict(self.progress), "generator": self.rng.bit_generator.state})
 
     def resume(self) -> None:
-        """Go on from the newest whole snapshot, if there is one."""
-        found = None if self.snapshots is None else self.snapshots.load()
-        if found is None or self.snapshots is None:
+        """Load the newest whole snapshot, if there is one."""
+        state = None if self.snapshots is None else self.snapshots.load()
+        if state is None or self.snapshots is None:
             return
-        arrays, facts = found
+        arrays, facts = state
         parts: dict[str, dict[str, Tensor]] = {}
         for key in arrays:
             if "/" in key and not key.startswith("todo/"):
@@ -316,10 +319,10 @@ class _Run:
 
 
 def put_finite(bank: np.ndarray, rows: np.ndarray, embeddings: Tensor) -> None:
-    """Write the embeddings into these rows of the bank, but for those of a step that has gone wrong."""
-    found = embeddings.detach().cpu().numpy()
-    good = np.isfinite(found).all(axis=1)
-    bank[rows[good]] = found[good]
+    """Write the embeddings into these rows of the bank, except those that are not finite."""
+    vectors = embeddings.detach().cpu().numpy()
+    is_finite = np.isfinite(vectors).all(axis=1)
+    bank[rows[is_finite]] = vectors[is_finite]
 
 
 def mean_cosine(embeddings: np.ndarray, seed: int = 0, pairs: int = 2000) -> float:
