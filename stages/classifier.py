@@ -179,7 +179,7 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
     all_tokens = s.doc_tokens + texts * s.label_tokens / max(1, s.labels)
     docs = min(p["batch_size"], points)
     every = p["labels"] == "all"
-    trains_encoder = p["encoder_lr"] > 0
+    moving = p["encoder_lr"] > 0  # the encoder is trained too
     pool = s.labels if every else costs.distinct(docs * positives / max(1, bank), s.labels)
     tokens = docs * all_tokens / max(1, bank)
     batch = f"lower classifier.batch_size ({p['batch_size']})"
@@ -188,11 +188,9 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
         Part("documents and labels to start from", FLOAT * (bank + s.labels) * net.dim, mapped=True),
         Part("bank of documents", FLOAT * s.docs * net.dim, net.fewer),
         Part("pairs and offsets", LONG * (2 * s.docs + s.labels) + 20 * s.filtered + INT * s.labels),
-        Part("texts", net.prepared(bank, all_tokens) if trains_encoder else 0.0),
+        Part("texts", net.prepared(bank, all_tokens) if moving else 0.0),
         Part("classifiers, moments and best epoch", 4 * table, net.fewer),
-        Part("encoder", 4 * net.weights, "set classifier.encoder_lr to 0")
-        if trains_encoder
-        else Part("encoder", net.weights),
+        Part("encoder", (4 if moving else 1) * net.weights, "set classifier.encoder_lr to 0" if moving else ""),
     ]
     if texts:
         held = FLOAT * texts * net.dim + INT * all_tokens + (INT + FLOAT) * positives + 2 * LONG * bank
@@ -203,7 +201,7 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
         [
             Part("step's labels", 6 * HOLES * FLOAT * pool * net.dim, fewer_labels),
             Part("scores", LOSSES[p["loss"]].step_bytes(docs, pool), batch),
-            Part("batch", net.step(docs, tokens) if trains_encoder else 6 * HOLES * FLOAT * docs * net.dim, batch),
+            Part("batch", net.step(docs, tokens) if moving else 6 * HOLES * FLOAT * docs * net.dim, batch),
         ],
         [Part("unit classifiers", table, net.fewer), *validation_cost(s, net)],
     ]
@@ -213,7 +211,7 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
         moments.append([copy, *balanced_cost(int(points), net.dim, host)])
         once = balanced_seconds(int(points), int(points // 8), net.dim)
         clusters = (p["epochs"] - p["cluster_from"]) / p["refresh"] * once
-    flops, moved = net.work(docs, tokens, train=trains_encoder)
+    flops, moved = net.work(docs, tokens, train=moving)
     moved += 20 * FLOAT * pool * net.dim + 6 * FLOAT * docs * pool
     step = (flops + 6 * docs * pool * net.dim) / host.speed + moved / BANDWIDTH + STEP_SECONDS
     seconds = 4 + s.fits * (p["epochs"] * points / docs * step + clusters)

@@ -61,7 +61,7 @@ def share_vectors(vectors: np.ndarray, frequency: np.ndarray, k: int, p: Params,
 
 
 def centroids(docs: np.ndarray, labels: np.ndarray, positives, in_fit: np.ndarray) -> np.ndarray:
-    """(L, D): the direction of the sum of a label's document embeddings; its own embedding if it has none [DEXA Table 7]."""
+    """(L, D): unit mean of each label's document embeddings; its own embedding where it has none [DEXA Table 7]."""
     fitted = np.flatnonzero(in_fit)
     matrix = positives.take(fitted).csr(len(labels))
     sums = matrix.T @ np.asarray(docs)[fitted]

@@ -164,7 +164,7 @@ class Siamese:
 
 
 class Epochs(ClusteredEpochs):
-    """The batches of an epoch; before it, where the parameters say so, labels share vectors again and negatives are mined."""
+    """The batches of an epoch; before some epochs, labels share vectors again and negatives are mined."""
 
     def __init__(self, model: Siamese, docs: np.ndarray, p: Params, seed: int):
         super().__init__(docs, model.bank, seed=seed, **p.batches())

@@ -100,7 +100,8 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
     seconds = 4e-8 * s.positives
     if texts:
         walks = p["targets"] == "random-walk"
-        met = 0 if p["targets"] == "self" else 2 * s.positives**2 / max(1, s.docs)  # pairs of labels in one document; documents with many labels have most of them
+        # Pairs of labels in one document, of which documents with many labels have most: hence the 2.
+        met = 0 if p["targets"] == "self" else 2 * s.positives**2 / max(1, s.docs)
         counted = 65 * min(s.labels, WALKS) * p["walk"] if walks else 30 * min(met, PAIRS)
         seconds += 3e-7 * s.labels * p["walk"] if walks else 4e-8 * met
         fewer = f"lower gandalf.top ({p['top']})" if walks else f"raise gandalf.delta ({p['delta']:g})"

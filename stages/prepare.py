@@ -84,7 +84,7 @@ def facts(p: Params) -> dict:
 
 
 def save(out: Path, data: Dataset, is_validation: np.ndarray, tokens: Tokens, p: Params) -> None:
-    """Write the folders train, test and labels, each whole or not at all; their manifests show that they belong together."""
+    """Write train, test and labels, each whole or not at all; the manifests show that they belong together."""
     with artifacts.writing(out / "train", name="prepare/train", params=facts(p)) as folder:
         save_corpus(folder, data.train, tokens.train, data.train_filter)
         artifacts.save_array(folder, "is_validation", is_validation)

@@ -166,7 +166,7 @@ class Unified:
         return [None if part is None else torch.from_numpy(part).to(self.device) for part in targets]
 
     def _loss(self, kind: str, x: torch.Tensor, labels: torch.Tensor, known: list, symmetric: bool) -> torch.Tensor:
-        """One head's loss: a loss of the table or a sum of several, in which bce_weight multiplies the logistic ones."""
+        """One head's loss: a loss of the table, or a sum in which bce_weight multiplies the logistic ones."""
         pairs = Pairs(x, labels, *known)
         parts = [LOSSES[name] for name in kind.split("+")]
         logistic = [loss for loss in parts if loss.logistic]
@@ -209,7 +209,7 @@ class Unified:
 
 
 class PickSome:
-    """Each epoch's batches: clusters of points that are near each other, made again, like the negatives, every few epochs.
+    """Each epoch's batches: clusters of points near each other. Every few epochs they and the negatives are made again.
 
     Differs from: the source clusters by k-means; here clusters are balanced, so that each can be a batch.
     """
@@ -280,7 +280,7 @@ def fit(model: Unified, fold: Fold, judge: Judge, p: Params, top: UnifiedTop, sn
 
 
 def save_fold(folder: Path, model: Unified, outcome: Outcome) -> None:
-    """Write the encoder with its heads, the vectors to search, those of the training documents, and how training went."""
+    """Write the encoder with its heads, the vectors of labels, classifiers and documents, and how training went."""
     save_outcome(folder, outcome)
     save_encoder(folder, model.model)
     docs = model.embeddings(np.arange(model.points.n_docs))

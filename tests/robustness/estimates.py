@@ -1,6 +1,6 @@
 """Compare the stages' estimates with what they really take, on the default dataset and on one of many labels (Linux).
 
-python -m tests.robustness.estimates [--labels 200000] [--docs 100000] [--only default|generated]
+python -m tests.robustness.estimates [--labels 60000] [--docs 30000] [--only default|generated]
                                      [--folder DIR] [--first STAGE]
 
 makes   each stage of both pipelines runs as its dvc.yaml would run it, in a scratch folder and a process of its own,
@@ -9,7 +9,7 @@ prints  a row per stage: the estimated and the measured memory and time, and the
 exit    1 if an estimate of memory is more than 1.5 times what was measured, or less than that part of it
 
 The generated dataset has short texts of words from a power law; labels are drawn from a power law too. Its parameters
-are those of params.yaml and unidec/params.yaml but for what makes it possible in an hour on two cores: two epochs, the
+are those of params.yaml and unidec/params.yaml but for what makes it possible in half an hour on two cores: two epochs, the
 classifiers of the batch's labels alone, a coarser graph.
 """
 
@@ -203,8 +203,8 @@ def failures(found: list[Comparison]) -> list[str]:
 
 
 @click.command()
-@click.option("--labels", default=200_000, show_default=True, help="Labels of the generated dataset.")
-@click.option("--docs", default=100_000, show_default=True, help="Training documents of the generated dataset.")
+@click.option("--labels", default=60_000, show_default=True, help="Labels of the generated dataset.")
+@click.option("--docs", default=30_000, show_default=True, help="Training documents of the generated dataset.")
 @click.option("--only", type=click.Choice(["default", "generated"]), help="One of the two datasets.")
 @click.option("--folder", type=click.Path(path_type=Path), help="Where to work, and leave the results.")
 @click.option(

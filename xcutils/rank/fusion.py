@@ -163,10 +163,7 @@ class _Padded:
         lowest = np.full(self.labels.shape, np.inf)
         lowest[self.place] = -scores
         bound = np.partition(lowest, k - 1, axis=1)[:, k - 1, None]
-        better, tied = (
-            lowest < bound,
-            lowest == bound,
-        )  # the labels of a row ascend: of the tied ones the first are kept
+        better, tied = lowest < bound, lowest == bound  # labels ascend in a row: of the tied ones the first are kept
         kept = better | (tied & (np.cumsum(tied, axis=1) <= k - better.sum(axis=1, keepdims=True)))
         columns = np.nonzero(kept)[1].reshape(-1, k)
         order = np.argsort(np.take_along_axis(lowest, columns, axis=1), axis=1, kind="stable")
