@@ -20,7 +20,7 @@ from xcutils.core import artifacts, console, costs, runtime
 from xcutils.core.costs import (
     BANDWIDTH,
     FLOAT,
-    HOLES,
+    FRAGMENTATION,
     INT,
     INTERPRETER,
     LONG,
@@ -139,7 +139,7 @@ class OneVsAll:
 
 
 def fit(model: OneVsAll, fold: Fold, judge: Judge, p: Params, seed: int, snapshots: Snapshots) -> Outcome:
-    """How training on the fold's points went."""
+    """Train on the fold's points; returns how that went."""
 
     def validate(_: int) -> dict[str, float]:
         return judge(fold.validation, model.embed_all(fold.validation), model.vectors())
@@ -199,9 +199,9 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
     fewer_labels = "set classifier.labels to batch" if every else batch
     moments = [
         [
-            Part("step's labels", 6 * HOLES * FLOAT * pool * net.dim, fewer_labels),
+            Part("step's labels", 6 * FRAGMENTATION * FLOAT * pool * net.dim, fewer_labels),
             Part("scores", LOSSES[p["loss"]].step_bytes(docs, pool), batch),
-            Part("batch", net.step(docs, tokens) if moving else 6 * HOLES * FLOAT * docs * net.dim, batch),
+            Part("batch", net.step(docs, tokens) if moving else 6 * FRAGMENTATION * FLOAT * docs * net.dim, batch),
         ],
         [Part("unit classifiers", table, net.fewer), *validation_cost(s, net)],
     ]

@@ -186,7 +186,7 @@ class Epochs(ClusteredEpochs):
 
 
 def fit(model: Siamese, fold: Fold, judge: Judge, p: Params, seed: int, snapshots: Snapshots) -> Outcome:
-    """How training on the fold's documents went."""
+    """Train on the fold's documents; returns how that went."""
     if p.mined:
         model.miner = Miner(model.positives.csr(model.n_labels) + judge.excluded, p.mined_from)
 
@@ -194,14 +194,11 @@ def fit(model: Siamese, fold: Fold, judge: Judge, p: Params, seed: int, snapshot
         docs = model.doc_embeddings(fold.validation)
         collapse = mean_cosine(docs)
         if collapse > COLLAPSED:
+            is_weighted = "weighting" in LOSSES[p.loss].options
+            softer = "raise encoder.negatives, set encoder.weighting to 0 or " if is_weighted else ""
             raise UserError(
                 f"the encoder has collapsed (mean cosine of random documents {collapse:.2f} after epoch {epoch + 1}): "
-                + (
-                    "raise encoder.negatives, set encoder.weighting to 0 or "
-                    if "weighting" in LOSSES[p.loss].options
-                    else ""
-                )
-                + f"lower encoder.lr ({p.lr:g}; transformers want about 0.0001)."
+                f"{softer}lower encoder.lr ({p.lr:g}; transformers want about 0.0001)."
             )
         return judge(fold.validation, docs, model.label_embeddings()) | {"doc_cosine": collapse}
 

@@ -1,3 +1,3 @@
 """The stages of the unified method."""
 
-import stages  # noqa: F401  sets the environment, and says so where packages are missing
+import stages  # noqa: F401  sets the environment; ends with a sentence where packages are missing

@@ -21,7 +21,7 @@ from xcutils.core import artifacts, console, costs, runtime
 from xcutils.core.costs import (
     BANDWIDTH,
     FLOAT,
-    HOLES,
+    FRAGMENTATION,
     INT,
     INTERPRETER,
     LONG,
@@ -182,7 +182,7 @@ class Unified:
         total = torch.stack([loss(pairs, self.p) for loss in losses]).sum()
         if not symmetric:
             return total
-        return 0.5 * total + 0.5 * torch.stack([loss(pairs.turned(), self.p) for loss in losses]).sum()
+        return 0.5 * total + 0.5 * torch.stack([loss(pairs.transposed(), self.p) for loss in losses]).sum()
 
     def _biased(self, pairs: Pairs) -> Pairs:
         """The pairs with one more dimension, which adds a learnt bias to every logit.
@@ -249,7 +249,7 @@ class PickSome:
 
 
 def fit(model: Unified, fold: Fold, judge: Judge, p: Params, top: UnifiedTop, snapshots: Snapshots) -> Outcome:
-    """How training on the fold's points went."""
+    """Train on the fold's points; returns how that went."""
     if top.eta:
         model.miner = Miner(model.points.positives.csr(model.n_labels) + judge.excluded, top.eta * p.refresh)
 
@@ -326,7 +326,7 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
     moments = [
         [
             Part("batch", net.step(count + pool, tokens), batch),
-            Part("scores", HOLES * directions * FLOAT * min(count * pool, losses.SCORES), batch),
+            Part("scores", FRAGMENTATION * directions * FLOAT * min(count * pool, losses.SCORES), batch),
         ],
         [Part("label vectors", 3 * vectors, net.fewer), *validation_cost(s, net)],
         [

@@ -243,7 +243,7 @@ def test_folders_of_two_runs_are_not_taken_together(finished, tmp_path):
 
 
 def test_a_large_file_is_hashed_once_and_again_when_it_was_touched(finished, tmp_path, monkeypatch):
-    monkeypatch.setattr(artifacts, "REMEMBERED", 100)
+    monkeypatch.setattr(artifacts, "LARGE_FILE", 100)
     monkeypatch.delenv("DVC_ROOT", raising=False)
     (tmp_path / "dvc.yaml").touch()
     hashed, really = [], artifacts.sha256

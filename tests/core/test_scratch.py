@@ -191,9 +191,9 @@ def test_snapshots_take_a_twentieth_of_the_time(tmp_path, monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(scratch.time, "monotonic", lambda: clock[0])
     work = Snapshots(tmp_path)
-    clock[0] = scratch.LEAST - 1
+    clock[0] = scratch.LEAST_PAUSE - 1
     assert not work.due(10)
-    clock[0] = scratch.LEAST
+    clock[0] = scratch.LEAST_PAUSE
     assert work.due(10) and not work.due(int(scratch.SPEED * 5))  # so much is thought to take five seconds
     work.cost, work.last = 10.0, 100.0
     clock[0] = 100 + 189

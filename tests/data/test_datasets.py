@@ -319,7 +319,7 @@ def test_a_gzip_that_expands_without_end_is_refused(make, monkeypatch, line):
 
 
 def test_a_file_that_holds_nothing_else_than_bad_rows_is_given_up_early(make, monkeypatch):
-    monkeypatch.setattr(skips, "HOPELESS", 20)
+    monkeypatch.setattr(skips, "MOST_USELESS_ROWS", 20)
     with pytest.raises(
         UserError, match="trn.json.gz: none of the first 20 rows can be used: the line is not valid JSON"
     ):

@@ -170,7 +170,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from xcutils.core.costs import FLOAT, HOLES
+from xcutils.core.costs import FLOAT, FRAGMENTATION
 from xcutils.model.checkpoints import token_table
 from xcutils.model.costs import Network
 from xcutils.model.encoder import Encoder
@@ -215,7 +215,7 @@ class MeanOfTokens(Encoder):
 
 class MeanNetwork(Network):
     def step(self, texts, tokens):
-        return 6 * HOLES * (FLOAT * texts * self.dim + self.picked(texts, tokens))
+        return 6 * FRAGMENTATION * (FLOAT * texts * self.dim + self.picked(texts, tokens))
 
     def chunk(self, texts, tokens):
         return 2 * (FLOAT * texts * self.dim + self.picked(texts, tokens))

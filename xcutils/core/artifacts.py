@@ -33,7 +33,7 @@ FORMAT = 2
 MANIFEST = "manifest.json"
 LIBRARIES = ("numpy", "scipy", "torch", "transformers", "tokenizers", "safetensors", "hnswlib")
 SIGNS_OF_A_FULL_DISK = ("requested and", "No space left", "File too large", "quota")  # numpy and safetensors say so
-REMEMBERED = 1 << 20  # bytes: a file of this size or more, once found right, is hashed again only after it has changed
+LARGE_FILE = 1 << 20  # bytes: a file of this size or more, once found right, is hashed again only after it has changed
 _adopted: dict[tuple[int, int], dict] = {}  # device and inode of an adopted file -> its entry in the manifest
 
 
@@ -208,7 +208,7 @@ def check(folder: Path) -> Path:
             found = "missing" if size is None else f"{size} bytes long"
             raise UserError(f"{path} is {found}, not {facts['bytes']} bytes: {remedy(path)}.")
         stamp = _stamp(path, facts["sha256"])
-        if size >= REMEMBERED:
+        if size >= LARGE_FILE:
             verified = _load_verified(folder) if verified is None else verified
             if verified.get(str(path.resolve())) == stamp:
                 continue

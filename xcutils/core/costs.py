@@ -22,7 +22,7 @@ from xcutils.core.errors import UserError
 
 FLOAT, LONG, INT = 4, 8, 4  # bytes
 INTERPRETER = 0.28e9  # Python, numpy, torch and its threads
-HOLES = 2  # what every step allocates again takes twice its size: see runtime._keep_freed_memory
+FRAGMENTATION = 2  # what every step allocates again takes twice its size: see runtime._keep_freed_memory
 BANDWIDTH = 12e9  # bytes moved per second where memory and not arithmetic is the limit
 STEP_SECONDS = 2e-3  # of a training step, besides what it computes
 MINUTES_FROM, HOURS_FROM = 120, 7200  # seconds

@@ -15,15 +15,15 @@ class Fold:
     name: str
     training: np.ndarray
     validation: np.ndarray
-    found: dict = field(default_factory=dict)  # what the first fit chose, for the second to follow
+    chosen: dict = field(default_factory=dict)  # what the first fit chose, for the second to follow
 
     def epochs(self, most: int) -> int:
         """Epochs to train: `most` while choosing, the chosen number in the final fit."""
-        return most if self.name == CHOOSE else self.found["epochs"]
+        return most if self.name == CHOOSE else self.chosen["epochs"]
 
     def done(self, epochs: int) -> None:
         """Note the epochs behind the kept weights, which the final fit repeats."""
-        self.found["epochs"] = epochs
+        self.chosen["epochs"] = epochs
 
 
 def folds(is_validation: np.ndarray, refit: bool) -> Iterator[Fold]:

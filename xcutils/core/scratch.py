@@ -26,7 +26,7 @@ except ImportError:  # Windows: two runs of one stage at a time are not told apa
 
 KEPT = 2  # snapshots kept: a power cut may have damaged the newest
 SHARE = 0.05  # of all time, at most, goes into writing snapshots
-LEAST = 20.0  # seconds between two snapshots, at least
+LEAST_PAUSE = 20.0  # seconds between two snapshots, at least
 SPEED = 2e8  # bytes per second, until the first snapshot has been measured
 
 
@@ -152,7 +152,7 @@ class Snapshots:
         if self.pause is not None:
             return waited >= self.pause
         cost = size / SPEED if self.cost is None else self.cost
-        return waited >= max(LEAST, cost * (1 - SHARE) / SHARE)
+        return waited >= max(LEAST_PAUSE, cost * (1 - SHARE) / SHARE)
 
     def save(self, arrays: dict[str, np.ndarray], facts: dict) -> None:
         """Write a snapshot; if that fails, the earlier ones stay and the work continues."""

@@ -59,15 +59,15 @@ def _load(path: Path, given: dict | None) -> Dataset:
     path = Path(path)
     if not path.exists():
         raise UserError(f"There is no dataset {path}: correct `dataset` in params.yaml, or make the folder or file.")
-    says = describe(path, given)
-    if says.format not in (None, *FORMS):
+    description = describe(path, given)
+    if description.format not in (None, *FORMS):
         known = ", ".join(["None", *FORMS])
-        raise UserError(f"{path / DESCRIPTION}.format is {says.format!r}; allowed: {known}.")
+        raise UserError(f"{path / DESCRIPTION}.format is {description.format!r}; allowed: {known}.")
     if path.is_dir():
-        return FORMS[says.format or _form(path)].read(path, says)
-    if form_of(path) is None or says.format not in (None, "table"):
+        return FORMS[description.format or _form(path)].read(path, description)
+    if form_of(path) is None or description.format not in (None, "table"):
         raise UserError(f"{path} is no dataset: give a folder, or a .csv, .tsv, .jsonl (perhaps .gz) or .parquet file.")
-    return read_tables({"train": path}, says)
+    return read_tables({"train": path}, description)
 
 
 def _form(folder: Path) -> str:
@@ -86,15 +86,15 @@ def _form(folder: Path) -> str:
     return forms[0]
 
 
-def _read_hpo_package(folder: Path, says: Description) -> Dataset:
-    return read_hpo(*package_files(str(says.package), folder / DESCRIPTION), name=says.name)
+def _read_hpo_package(folder: Path, description: Description) -> Dataset:
+    return read_hpo(*package_files(str(description.package), folder / DESCRIPTION), name=description.name)
 
 
-def _read_table_folder(folder: Path, says: Description) -> Dataset:
+def _read_table_folder(folder: Path, description: Description) -> Dataset:
     parts = find_parts(folder)
     if "train" not in parts:
         raise UserError(f"{folder} holds no train.csv, train.tsv, train.jsonl or train.parquet: add one.")
-    return read_tables(parts, says)
+    return read_tables(parts, description)
 
 
 def _any_of(*files: str) -> Callable[[Path], bool]:
@@ -103,21 +103,21 @@ def _any_of(*files: str) -> Callable[[Path], bool]:
 
 @dataclass(frozen=True)
 class Form:
-    """A form of folders.
+    """A form of dataset folders.
 
-    read   (folder, what is stated about it) -> the dataset
-    shows  (folder) -> whether the names of its files show this form; of some forms no names do
+    read   (folder, its description) -> the dataset
+    shows  (folder) -> whether the names of its files show this form; never, for a form that `format` must state
     """
 
     read: Callable[[Path, Description], Dataset]
     shows: Callable[[Path], bool] = lambda folder: False
 
 
-# What `format` of a dataset.yaml may be -> how such a folder is known and read.
+# `format` of a dataset.yaml -> how such a folder is recognised and read.
 FORMS = {
-    "xc": Form(lambda folder, says: read_xc(folder, says.name), _any_of(*FILES.values())),
+    "xc": Form(lambda folder, description: read_xc(folder, description.name), _any_of(*FILES.values())),
     "xc-text": Form(
-        lambda folder, says: read_xc_text(folder, says.name),
+        lambda folder, description: read_xc_text(folder, description.name),
         _any_of(*(file for files in TEXT_FILES.values() for file in files)),
     ),
     "table": Form(_read_table_folder, lambda folder: "train" in find_parts(folder)),

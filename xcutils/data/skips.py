@@ -9,7 +9,7 @@ from xcutils.core.errors import UserError
 
 REPORT = "skipped.csv"
 MOST_ROWS = 200_000  # listed one by one; beyond it they are counted only
-HOPELESS = 100_000  # rows at the start of a file: if none of them can be used, the file is refused
+MOST_USELESS_ROWS = 100_000  # rows at the start of a file: if none of them can be used, the file is refused
 REMEDIES = {
     "rows_without_text": "give the row a text or take it out",
     "rows_without_labels": "give the row at least one label or take it out",
@@ -57,8 +57,10 @@ class Skips:
         self.first.setdefault(skip.file, skip)
         self.reasons[kind] += 1
         self.by_file[skip.file] += 1
-        if line <= self.by_file[skip.file] + 1 and line > HOPELESS:
-            raise UserError(f"{path}: none of the first {HOPELESS:,} rows can be used: {reason}: {skip.remedy}.")
+        if line <= self.by_file[skip.file] + 1 and line > MOST_USELESS_ROWS:
+            raise UserError(
+                f"{path}: none of the first {MOST_USELESS_ROWS:,} rows can be used: {reason}: {skip.remedy}."
+            )
 
     def count(self, path: Path, rows: int) -> None:
         self.read[str(path)] += rows

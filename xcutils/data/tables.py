@@ -19,7 +19,7 @@ from xcutils.data.parquet import parquet_rows
 from xcutils.data.skips import Skips
 from xcutils.data.values import BadRow, as_text
 
-FORMS = {
+SUFFIXES = {
     ".csv": "csv",
     ".tsv": "tsv",
     ".jsonl": "jsonl",
@@ -42,7 +42,7 @@ Row = tuple[int, list]  # line, values
 def form_of(path: Path) -> str | None:
     """csv, tsv, jsonl or parquet by the file's name; None if it is none of them."""
     path = Path(path)
-    form = FORMS.get((path.with_suffix("") if path.suffix == ".gz" else path).suffix.lower())
+    form = SUFFIXES.get((path.with_suffix("") if path.suffix == ".gz" else path).suffix.lower())
     return None if form == "parquet" and path.suffix == ".gz" else form
 
 
@@ -58,7 +58,7 @@ def find_parts(folder: Path) -> dict[str, Path]:
     return found
 
 
-def read_tables(parts: dict[str, Path], says: Description) -> Dataset:
+def read_tables(parts: dict[str, Path], description: Description) -> Dataset:
     """The dataset of a training file and, if given, a test file and a label file.
 
     Without a label file the labels are open: a label is its own text, and labels without a training doc are left out.
@@ -66,11 +66,11 @@ def read_tables(parts: dict[str, Path], says: Description) -> Dataset:
     """
     report = Skips()
     is_open = "labels" not in parts
-    label_texts = {} if is_open else read_labels(parts["labels"], says, report)
+    label_texts = {} if is_open else read_labels(parts["labels"], description, report)
     codes = {id: code for code, id in enumerate(label_texts)}
-    train = read_docs(parts["train"], says, codes, is_open, report)
+    train = read_docs(parts["train"], description, codes, is_open, report)
     if "test" in parts:
-        test = read_docs(parts["test"], says, codes, is_open, report, prefix="test-")
+        test = read_docs(parts["test"], description, codes, is_open, report, prefix="test-")
     else:
         train, test = split_test(train)
     label_ids = list(codes)
@@ -79,10 +79,10 @@ def read_tables(parts: dict[str, Path], says: Description) -> Dataset:
         train, test, label_ids, skipped = _known_labels(train, test, label_ids)
     texts = [label_texts.get(id, id) for id in label_ids]
     pairs = {"train": no_pairs(), "test": no_pairs()}
-    if says.same_ids and train.keys is None:
+    if description.same_ids and train.keys is None:
         pairs = filter_pairs(train, test.ids, label_ids)
     return Dataset(
-        says.name,
+        description.name,
         train,
         test,
         label_ids,
@@ -110,7 +110,7 @@ def _known_labels(train: Corpus, test: Corpus, ids: list[str]) -> tuple[Corpus, 
 
 
 def read_docs(
-    path: Path, says: Description, codes: dict[str, int], is_open: bool, report: Skips, prefix: str = ""
+    path: Path, description: Description, codes: dict[str, int], is_open: bool, report: Skips, prefix: str = ""
 ) -> Corpus:
     """The docs of a file; with open labels new ones are added to `codes`.
 
@@ -118,13 +118,13 @@ def read_docs(
     """
     docs = None
     skipped_here = 0
-    choose = _Chooser(path, says, report)
-    for taken, (line, (text, labels, id)) in enumerate(rows_of(path, choose, report, says.header), 1):
+    choose = _Chooser(path, description, report)
+    for taken, (line, (text, labels, id)) in enumerate(rows_of(path, choose, report, description.header), 1):
         if docs is None:
             docs = Collector(by_text=choose.id is None)
         try:
             text = _text(text)
-            names = labels_of(labels, says.separator)
+            names = labels_of(labels, description.separator)
             if not names:
                 raise BadRow("rows_without_labels", "the row has no label")
             known = [codes.setdefault(name, len(codes)) if is_open else codes.get(name, -1) for name in names]
@@ -155,14 +155,13 @@ def _id(value) -> str:
     return id
 
 
-def read_labels(path: Path, says: Description, report: Skips) -> dict[str, str]:
+def read_labels(path: Path, description: Description, report: Skips) -> dict[str, str]:
     """The label texts by label id, in the order of the file; a label may have no text."""
 
     def choose(names: list[str]) -> list[str | None]:
-        id = _pick(path, names, says.label_id, LABEL_IDS, "label_id", len(names) > 2)
-        text = _pick(
-            path, [name for name in names if name != id], says.label_text, LABEL_TEXTS, "label_text", len(names) > 2
-        )
+        id = _pick(path, names, description.label_id, LABEL_IDS, "label_id", len(names) > 2)
+        others = [name for name in names if name != id]
+        text = _pick(path, others, description.label_text, LABEL_TEXTS, "label_text", len(names) > 2)
         if len(names) <= 2:
             id = id or next((name for name in names if name != text), None)
             text = text or next((name for name in names if name != id), id)
@@ -174,7 +173,7 @@ def read_labels(path: Path, says: Description, report: Skips) -> dict[str, str]:
         return _chosen(path, names, report, label_id=id, label_text=text)
 
     texts: dict[str, str] = {}
-    for line, (id, text) in rows_of(path, choose, report, says.header):
+    for line, (id, text) in rows_of(path, choose, report, description.header):
         try:
             id = _id(id)
             if id in texts:
@@ -211,20 +210,22 @@ def read_texts(path: Path, text: str | None, id: str | None, report: Skips) -> I
 class _Chooser:
     """The text, labels and id columns of a file of docs; `id` is None where it has none."""
 
-    def __init__(self, path: Path, says: Description, report: Skips):
+    def __init__(self, path: Path, description: Description, report: Skips):
         self.path = path
-        self.says = says
+        self.description = description
         self.report = report
         self.id: str | None = None
 
     def __call__(self, names: list[str]) -> list[str | None]:
-        path, says = self.path, self.says
-        free = [name for name in names if name not in (says.text, says.labels)]
-        self.id = _pick(path, free, says.id, IDS, "id")
+        path = self.path
+        description = self.description
+        free = [name for name in names if name not in (description.text, description.labels)]
+        self.id = _pick(path, free, description.id, IDS, "id")
         others = [name for name in names if name != self.id]
         two = len(others) == 2
-        labels = _pick(path, [name for name in others if name != says.text], says.labels, LABELS, "labels", not two)
-        text = _pick(path, [name for name in others if name != labels], says.text, TEXTS, "text", not two)
+        free = [name for name in others if name != description.text]
+        labels = _pick(path, free, description.labels, LABELS, "labels", not two)
+        text = _pick(path, [name for name in others if name != labels], description.text, TEXTS, "text", not two)
         if two:  # what is not the one is the other; if neither is known, the first is the text
             text = text or next(name for name in others if name != labels)
             labels = labels or next(name for name in others if name != text)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from xcutils.core.costs import FLOAT, HOLES, LONG, Part
+from xcutils.core.costs import FLOAT, FRAGMENTATION, LONG, Part
 from xcutils.core.ragged import Ragged, concatenate, starts
 from xcutils.model.checkpoints import load_config, token_table
 from xcutils.model.costs import Network, number, shorter
@@ -37,7 +37,7 @@ class BagOfEmbeddings(Encoder):
         table = token_table(p.model)
         rows = len(table) + (p.buckets if p.ngrams > 1 else 0)
         vectors = torch.cat([table, torch.zeros(rows - len(table), table.shape[1])])
-        chunks = (tokens.take(rows_of_chunk) for tokens in texts for rows_of_chunk in _chunks(len(tokens)))
+        chunks = (tokens.take(ids) for tokens in texts for ids in _chunks(len(tokens)))
         weights = idf_weights((bag_features(chunk, len(table), p.ngrams, rows) for chunk in chunks), rows)
         return cls(vectors, weights, vocabulary=len(table), ngrams=p.ngrams)
 
@@ -62,7 +62,7 @@ class BagOfEmbeddings(Encoder):
     def read(self, tokens: Ragged) -> Ragged:
         """Each text's rows of the table: n-grams are hashed here, and never again for these texts."""
         rows = len(self.vectors.values)
-        parts = [bag_features(tokens.take(some), self.vocabulary, self.ngrams, rows) for some in _chunks(len(tokens))]
+        parts = [bag_features(tokens.take(ids), self.vocabulary, self.ngrams, rows) for ids in _chunks(len(tokens))]
         return concatenate(*parts) if parts else bag_features(tokens, self.vocabulary, self.ngrams, rows)
 
     def embed(self, texts: Ragged) -> Tensor:
@@ -141,7 +141,7 @@ class BagNetwork(Network):
     def step(self, texts: float, tokens: float) -> float:
         """The output; rows, product, gradients of both, the update and its two moments; places of the features."""
         out = 6 * FLOAT * texts * self.dim
-        return HOLES * (out + 7 * self.picked(texts, tokens)) + 7 * LONG * self.features(texts, tokens)
+        return FRAGMENTATION * (out + 7 * self.picked(texts, tokens)) + 7 * LONG * self.features(texts, tokens)
 
     def chunk(self, texts: float, tokens: float) -> float:
         places_and_output = 7 * LONG * self.features(texts, tokens) + 2 * FLOAT * texts * self.dim

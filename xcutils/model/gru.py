@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from xcutils.core.costs import FLOAT, HOLES
+from xcutils.core.costs import FLOAT, FRAGMENTATION
 from xcutils.core.ragged import Ragged
 from xcutils.core.runtime import mixed_precision
 from xcutils.model.checkpoints import load_config, token_table
@@ -86,7 +86,7 @@ class GRUNetwork(Network):
     def step(self, texts: float, tokens: float) -> float:
         states = FLOAT * tokens * (2 * self.width + 8 * self.dim)
         out = 6 * FLOAT * texts * self.dim
-        return HOLES * (out + 6 * self.picked(texts, tokens) + states) + FLOAT * self.dense
+        return FRAGMENTATION * (out + 6 * self.picked(texts, tokens) + states) + FLOAT * self.dense
 
     def chunk(self, texts: float, tokens: float) -> float:
         return 2 * self.picked(texts, tokens) + FLOAT * PADDED * (2 * self.width + 8 * self.dim)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from xcutils.core.costs import FLOAT, HOLES
+from xcutils.core.costs import FLOAT, FRAGMENTATION
 from xcutils.core.errors import UserError
 from xcutils.core.ragged import Ragged
 from xcutils.core.runtime import mixed_precision
@@ -130,11 +130,11 @@ class TransformerNetwork(Network):
 
     def step(self, texts: float, tokens: float) -> float:
         activations = FLOAT * self.layers * (tokens + 2 * texts) * (10 * self.dim + 2 * self.inner)
-        return HOLES * (6 * FLOAT * texts * self.dim + activations) + self.weights
+        return FRAGMENTATION * (6 * FLOAT * texts * self.dim + activations) + self.weights
 
     def chunk(self, texts: float, tokens: float) -> float:
         """Twice as much as a chunk needs: chunks differ in width, and each thread keeps the blocks it has freed."""
-        return 2 * HOLES * FLOAT * PADDED * (6 * self.dim + 2 * self.inner)
+        return 2 * FRAGMENTATION * FLOAT * PADDED * (6 * self.dim + 2 * self.inner)
 
     def work(self, texts: float, tokens: float, *, train: bool) -> tuple[float, float]:
         """2.2 instead of 2 operations per weight: it is not quite as fast as a large matrix product."""

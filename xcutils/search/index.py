@@ -1,4 +1,4 @@
-"""The face of an index: what the stage `index`, scoring, prediction and mining know of an approximate search."""
+"""The interface of an index: what the stage `index`, scoring, prediction and mining know of an approximate search."""
 
 import threading
 from collections.abc import Callable

@@ -20,7 +20,7 @@ MINED_EXACTLY = 1 << 16  # vectors up to which exact search is as fast as buildi
 # Value of index.search -> its class.
 INDEXES: dict[str, type[Index]] = {"hnsw": Hnsw}
 SEARCHES = (*INDEXES, EXACT)
-MINED_WITH = "hnsw"  # what finds hard negatives where there are many labels
+MINED_WITH = "hnsw"  # the index that finds hard negatives where there are many labels
 
 
 class Searcher:

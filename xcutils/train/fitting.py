@@ -82,7 +82,7 @@ def fit_model(
     snapshots: Snapshots,
     average_after: int = 0,
 ) -> Outcome:
-    """How training went; the model is trained on one fold.
+    """Train the model on one fold; returns how that went.
 
     model    has loss(docs, generator), weights() and device
     batches  (epoch, generator) -> batches of documents; has memory()

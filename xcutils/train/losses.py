@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from xcutils.core.costs import FLOAT, HOLES
+from xcutils.core.costs import FLOAT, FRAGMENTATION
 
 SCORES = 1 << 24  # scores in memory at once
 FORMED = 1024  # labels from which the value of the binary cross-entropy, shown in the curve, is computed
@@ -48,7 +48,7 @@ class Pairs:
     drawn: Tensor | None = None
     mined: Tensor | None = None
 
-    def turned(self) -> "Pairs":
+    def transposed(self) -> "Pairs":
         """The labels in the place of the documents."""
         return Pairs(self.labels, self.x, self.columns, self.rows, self.weights)
 
@@ -83,8 +83,8 @@ class Loss:
     def step_bytes(self, docs: float, pool: float) -> float:
         """Bytes of a step's scores: of one chunk, or five times those of all where the hardest ones are looked for."""
         if self.negatives == "all":
-            return HOLES * FLOAT * min(docs * pool, max(SCORES, docs))
-        return HOLES * 5 * FLOAT * docs * pool
+            return FRAGMENTATION * FLOAT * min(docs * pool, max(SCORES, docs))
+        return FRAGMENTATION * 5 * FLOAT * docs * pool
 
 
 def offered(options: Iterable[str], *, draws: bool = False) -> list[str]:
