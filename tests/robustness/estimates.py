@@ -9,8 +9,8 @@ prints  a row per stage: the estimated and the measured memory and time, and the
 exit    1 if an estimate of memory is more than 1.5 times what was measured, or less than that part of it
 
 The generated dataset has short texts of words from a power law; labels are drawn from a power law too. Its parameters
-are those of params.yaml and unidec/params.yaml but for what makes it possible in half an hour on two cores: two epochs, the
-classifiers of the batch's labels alone, a coarser graph.
+are those of params.yaml and unidec/params.yaml but for what makes it possible in half an hour on two cores: two epochs,
+the classifiers of the batch's labels alone, a coarser graph.
 """
 
 import gzip
@@ -144,18 +144,29 @@ def write_params(folder: Path, pipeline: Pipeline, changes: tuple[str, ...]) -> 
         YAML().dump(parameters(ROOT / pipeline.params, changes).values, opened)
 
 
+# The system counts what a process held before it became another program, so a small one has to start the stage.
+LAUNCHER = """
+import json, resource, subprocess, sys
+code = subprocess.call(sys.argv[1:], stdout=sys.stderr)
+usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(json.dumps([usage.ru_maxrss * 1024.0, usage.ru_utime + usage.ru_stime]))
+sys.exit(code)
+"""
+
+
 def run(stage: str, command: str, folder: Path) -> Measured:
     """What the stage takes in a process of its own."""
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    words = [sys.executable, *shlex.split(command)[1:]]
+    words = [sys.executable, "-S", "-c", LAUNCHER, sys.executable, *shlex.split(command)[1:]]
     begin = time.perf_counter()
     log = folder / f"{stage}.log"
     with open(log, "w", encoding="utf-8") as opened:
-        process = subprocess.Popen(words, cwd=folder, env={**os.environ, "PYTHONPATH": path}, stderr=opened)
-        _, status, usage = os.wait4(process.pid, 0)
-    if status:
+        environment = {**os.environ, "PYTHONPATH": path}
+        done = subprocess.run(words, cwd=folder, env=environment, stderr=opened, stdout=subprocess.PIPE)
+    if done.returncode:
         raise click.ClickException(f"{stage} failed:\n{log.read_text(encoding='utf-8')}")
-    return Measured(usage.ru_maxrss * 1024.0, time.perf_counter() - begin, usage.ru_utime + usage.ru_stime)
+    peak, cpu = json.loads(done.stdout)
+    return Measured(peak, time.perf_counter() - begin, cpu)
 
 
 def compare(folder: Path, dataset: Path, first: str) -> Iterator[Comparison]:
