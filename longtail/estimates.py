@@ -87,4 +87,4 @@ def table(made: list[Estimate], host: Host) -> Iterator[str]:
     yield from (f"does not fit: {text}" for text in refusals)
     yield "Memory of files (mapped) is not counted against the machine's: it can be dropped and read again."
     if not refusals:
-        yield f"All stages fit into the {gigabytes(room)} that can be had here."
+        yield f"All stages fit into the {gigabytes(room)} that are available here."

@@ -31,6 +31,7 @@ from xcutils.model.encoders import Architecture, encode, move, save_encoder
 from xcutils.model.tokens import check_vocabulary
 from xcutils.search.metrics import pair_matrix
 from xcutils.search.propensity import inverse_propensities
+from xcutils.search.searcher import nearest_cost
 from xcutils.train.auxiliary import Auxiliary
 from xcutils.train.clustering import balanced_cost, balanced_seconds
 from xcutils.train.fitting import (
@@ -53,7 +54,7 @@ OPTIONS = ("tau", "margin", "positives", "negatives", "weighting", "contrast", "
 
 @dataclass(frozen=True, kw_only=True)
 class Params(Architecture, Clustered):
-    loss: str = value(among=offered(OPTIONS, draws=True))
+    loss: str = value(among=offered(OPTIONS, draws=True, logistic=False))
     labels: Literal["batch", "all"]
     chunk: int = value(low=1)
     tau: float = value(above=0)
@@ -78,7 +79,7 @@ class Params(Architecture, Clustered):
         negatives = LOSSES[self.loss].negatives
         if negatives == "mined" and not self.mined:
             raise ValueError(f"loss is {self.loss}, which compares with mined negatives alone: set mined to 1 or more.")
-        if self.labels == "all" and (negatives != "all" or LOSSES[self.loss].logistic):
+        if self.labels == "all" and negatives != "all":
             raise ValueError(f"labels is all, for which loss can be a softmax alone, not {self.loss}.")
 
 
@@ -188,7 +189,7 @@ class Epochs(ClusteredEpochs):
 def fit(model: Siamese, fold: Fold, judge: Judge, p: Params, seed: int, snapshots: Snapshots) -> Outcome:
     """Train on the fold's documents; returns how that went."""
     if p.mined:
-        model.miner = Miner(model.positives.csr(model.n_labels) + judge.excluded, p.mined_from)
+        model.miner = Miner(model.positives.csr(model.n_labels) + judge.excluded, p.mined_from, model.device)
 
     def validate(epoch: int) -> dict[str, float]:
         docs = model.doc_embeddings(fold.validation)
@@ -271,6 +272,9 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
             *net.start([(s.docs, s.doc_tokens), (s.labels, s.label_tokens)]),
         ],
     ]
+    if p["mined"]:
+        found = [Part("label vectors", vectors, net.fewer), *nearest_cost(s.docs, s.labels, net.dim)]
+        moments.append([*learnt, Part("documents", bank, net.fewer), *found])
     clusters = 0.0
     if p["cluster_from"] < p["epochs"]:
         moments.append([*learnt, Part("copy of the bank", bank, net.fewer), *balanced_cost(s.docs, net.dim, host)])

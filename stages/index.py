@@ -14,17 +14,17 @@ import click
 
 from stages import parameters
 from xcutils.core import artifacts, console, costs, runtime
-from xcutils.core.costs import FLOAT, INTERPRETER, Estimate, Host, Part, Sizes
+from xcutils.core.costs import INTERPRETER, Estimate, Host, Part, Sizes
 from xcutils.core.folds import last_fit
 from xcutils.core.params import value
 from xcutils.search.index import Building
 from xcutils.search.searched import vectors_of
-from xcutils.search.searcher import EXACT, INDEXES, SEARCHES, file_of
+from xcutils.search.searcher import INDEXES, file_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class Params:
-    search: str = value(among=SEARCHES)
+    search: str = value(among=INDEXES)
     m: int = value(low=2, high=1024)
     ef_construction: int = value(low=1)
     block: int = value(low=1000)
@@ -38,12 +38,9 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
     """Three graphs at a time, each with its own copy of the vectors."""
     p = params["index"]
     parts = [Part("interpreter", INTERPRETER)]
-    if p["search"] == EXACT:
-        return Estimate("index", parts, 3, 0)
     kind = INDEXES[p["search"]]
     count = 2 * s.labels + s.docs
     parts += [
-        Part("vectors", FLOAT * count * s.dim, mapped=True),
         *kind.cost(count, s.dim, p["m"]),
         *kind.building_cost([s.labels, s.labels, s.docs], s.dim),
     ]
@@ -85,14 +82,13 @@ def main(train: Path, stages: tuple[Path, ...], out: Path, file: Path) -> None:
 
             return scratch.part(name, make)
 
-        if p.search != EXACT:
-            with ThreadPoolExecutor() as threads:
-                try:
-                    for part in console.progress(threads.map(build, sources), "index", total=len(sources)):
-                        artifacts.adopt(part, folder)
-                except BaseException:  # Ctrl-C, or an index that could not be built: do not wait for the others
-                    stop.set()
-                    raise
+        with ThreadPoolExecutor() as threads:
+            try:
+                for part in console.progress(threads.map(build, sources), "index", total=len(sources)):
+                    artifacts.adopt(part, folder)
+            except BaseException:  # Ctrl-C, or an index that could not be built: do not wait for the others
+                stop.set()
+                raise
         facts = {name: {"dim": int(v.shape[1]), "count": len(v)} for name, v in sources.items()}
         artifacts.save_json(folder, "index.json", {"search": p.search, "vectors": facts})
 

@@ -145,7 +145,7 @@ def main(dataset: Path, out: Path) -> None:
     tokens = replace(tokens, labels=fill_empty(tokens.labels, tokenizer))
     stats = statistics(data, is_validation) | {"tokens_per_doc": len(tokens.train.values) / len(data.train.ids)}
     out.mkdir(parents=True, exist_ok=True)
-    (out / "stats.json").unlink(missing_ok=True)  # it exists only if all folders beside it are of one run
+    (out / "stats.json").unlink(missing_ok=True)  # it is there only when all folders beside it are from one run
     save(out, data, is_validation, tokens, p)
     save_tokenizer(out, tokenizer, p)
     data.report.save(out / REPORT)

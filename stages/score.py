@@ -47,8 +47,8 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
 
 def encoder_rankings(
     split: Split, prepare: Path, embed: Path, encoder: Path, augment: Path, device: torch.device
-) -> dict[str, np.ndarray]:
-    """row -> (Q, width): the rankings by exact search with an encoder alone, without classifiers."""
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """(row -> (Q, width): rankings by exact search with an encoder alone; what M1's encoder makes of the documents)."""
     width = search_width(split.excluded)
     special = artifacts.load_json(prepare / "tokenizer", "special.json")
     fit = last_fit(artifacts.load_json(prepare / "train", "meta.json")["refit"])
@@ -59,7 +59,15 @@ def encoder_rankings(
         "encoder-no-aux": (trained, artifacts.load_array(augment / fit, "plain")),
         "encoder": (trained, artifacts.load_array(augment / fit, "labels")),
     }
-    return {name: exact(queries, vectors, width, device=device)[0] for name, (queries, vectors) in rows.items()}
+    rankings = {name: exact(queries, vectors, width, device=device)[0] for name, (queries, vectors) in rows.items()}
+    return rankings, trained
+
+
+def same_encoder(encoder: Path, classifier: Path, fit: str) -> bool:
+    """Did M4 leave M1's encoder as it was?"""
+    file = f"{fit}/encoder.safetensors"
+    one, other = (artifacts.load_manifest(folder)["files"][file]["sha256"] for folder in (encoder, classifier))
+    return one == other
 
 
 @click.command()
@@ -86,10 +94,13 @@ def main(prepare, embed, encoder, augment, classifier, index, metrics, out) -> N
     test = load_split(test_dir, len(inverse))
     label_tokens = artifacts.load_ragged(labels, "tokens")
     rankings = {"BM25": bm25.search(test.tokens, label_tokens, search_width(test.excluded))[0]}
-    rankings |= encoder_rankings(test, prepare, embed, encoder, augment, device)
+    by_encoder, trained = encoder_rankings(test, prepare, embed, encoder, augment, device)
+    rankings |= by_encoder
     rankings = {name: without(ranking, test.excluded)[:, :DEPTH] for name, ranking in rankings.items()}
     predictor = final_predictor(prepare, searched, index, p.settings(), inverse, device)
-    searches, recalls = final_rankings(predictor, fusion, test)
+    fit = last_fit(artifacts.load_json(train, "meta.json")["refit"])
+    known = trained if same_encoder(encoder, classifier, fit) else None
+    searches, recalls = final_rankings(predictor, fusion, test, known)
     searches.pop("similarity")  # the row `encoder` is the same search, but exact and with the encoder of M1
     result = Result(rankings | searches, recalls, fusion, Truth(test.truth, inverse))
     result.save(metrics, out, p, parts, labels)

@@ -44,10 +44,10 @@ from xcutils.model.heads import TwoHeads
 from xcutils.model.pretrained import BesidePretrained, load_pretrained
 from xcutils.model.rows import RowTable
 from xcutils.model.tokens import check_vocabulary
-from xcutils.model.unified import pretrained_network, unified_network
-from xcutils.search.exact import SCORES
+from xcutils.model.unified import NO_CLASSIFIERS, pretrained_network, unified_network
 from xcutils.search.metrics import pair_matrix
 from xcutils.search.propensity import inverse_propensities
+from xcutils.search.searcher import nearest_cost
 from xcutils.train import losses
 from xcutils.train.clustering import balanced_clusters, balanced_cost, balanced_seconds
 from xcutils.train.fitting import (
@@ -67,7 +67,6 @@ from xcutils.train.training import Optimisers, Outcome
 
 SINGLE = offered(["tau"])
 SUMS = ["+".join(names) for count in range(1, len(SINGLE) + 1) for names in combinations(SINGLE, count)]
-NO_CLASSIFIERS = "none"
 BIAS = -8.0  # first bias of the binary cross-entropy: hardly any pair is a positive
 
 
@@ -171,7 +170,7 @@ class Unified:
         parts = [LOSSES[name] for name in kind.split("+")]
         logistic = [loss for loss in parts if loss.logistic]
         comparing = [loss for loss in parts if not loss.logistic]
-        by_pair = [loss.function(self._biased(pairs), tau=self.p.bce_tau, formed=None) for loss in logistic]
+        by_pair = [loss(self._biased(pairs), self.p, tau=self.p.bce_tau) for loss in logistic]
         if not comparing:
             return torch.stack(by_pair).sum()
         total = self._compare(comparing, pairs, symmetric)
@@ -251,7 +250,8 @@ class PickSome:
 def fit(model: Unified, fold: Fold, judge: Judge, p: Params, top: UnifiedTop, snapshots: Snapshots) -> Outcome:
     """Train on the fold's points; returns how that went."""
     if top.eta:
-        model.miner = Miner(model.points.positives.csr(model.n_labels) + judge.excluded, top.eta * p.refresh)
+        known = model.points.positives.csr(model.n_labels) + judge.excluded
+        model.miner = Miner(known, top.eta * p.refresh, model.device)
 
     def validate(_: int) -> dict[str, float]:
         queries = model.embeddings(fold.validation)
@@ -331,7 +331,7 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
         [Part("label vectors", 3 * vectors, net.fewer), *validation_cost(s, net)],
         [
             Part("documents and labels", FLOAT * (3 * points + 3 * s.labels) * net.dim, net.fewer),
-            Part("scores", FLOAT * min(points * s.labels, SCORES)),
+            *nearest_cost(points, s.labels, net.dim),
             *balanced_cost(points, net.dim, host),
         ],
     ]

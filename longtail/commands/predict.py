@@ -88,7 +88,7 @@ def read_file(file: Path, text: str | None, id: str | None) -> list[tuple[str | 
 
 
 def _lines(file: Path) -> list[tuple[str | None, str]]:
-    """The texts of a file, plain or gzip, one per line, in step with its lines; bytes that are no text do no harm."""
+    """One text per line of a file, plain or gzip; bytes that are no UTF-8 are replaced."""
     from xcutils.data.lines import BOM, raw_lines
 
     found = [(raw or b"").removeprefix(BOM if number == 1 else b"") for number, raw, *_ in raw_lines(file)]

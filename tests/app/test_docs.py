@@ -143,7 +143,7 @@ def test_every_parameter_that_is_set_exists(page):
         assert name == "NAME" or name in flat(read(ROOT / (file or "params.yaml"))), (file, name)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [page for page in PAGES if page != "CHANGELOG.md"])  # which names what is gone
 def test_every_parameter_that_is_named_exists(page):
     known = {name for pipeline in PIPELINES.values() for name in flat(read(ROOT / pipeline.params))}
     sections = {name.partition(".")[0] for name in known if "." in name}

@@ -1,4 +1,4 @@
-"""Scratch: parts, snapshots and rows of unfinished work; nothing damaged is ever gone on from."""
+"""Scratch: parts, snapshots and rows of unfinished work; work is never resumed from what is damaged."""
 
 import multiprocessing
 import os
@@ -194,7 +194,7 @@ def test_snapshots_take_a_twentieth_of_the_time(tmp_path, monkeypatch):
     clock[0] = scratch.LEAST_PAUSE - 1
     assert not work.due(10)
     clock[0] = scratch.LEAST_PAUSE
-    assert work.due(10) and not work.due(int(scratch.SPEED * 5))  # so much is thought to take five seconds
+    assert work.due(10) and not work.due(int(scratch.DISK_SPEED * 5))  # so much is thought to take five seconds
     work.cost, work.last = 10.0, 100.0
     clock[0] = 100 + 189
     assert not work.due(10)

@@ -27,7 +27,7 @@ from testing.tiny import DATASET, LABELS, ROOT, SETTINGS, UNIDEC, dataset_rows, 
 from xcutils.core import artifacts
 from xcutils.core.pipelines import PIPELINES
 from xcutils.model.encoders import COMPOSED, KINDS
-from xcutils.search.searcher import SEARCHES
+from xcutils.search.searcher import INDEXES
 from xcutils.train.losses import LOSSES
 
 # Runs stages and then commands in the copy: base, checkpoint, folder, {first stage: how many}, changes, commands.
@@ -321,6 +321,8 @@ from xcutils.search.exact import alive, exact
 
 
 class Half:
+    exhaustive = False
+
     def __init__(self, ids, vectors):
         self.ids, self.vectors = ids, vectors
 
@@ -534,7 +536,7 @@ def test_adding_a_method_with_a_loop_of_its_own(house):
 
 # --- the tables -------------------------------------------------------------------------------------------------------
 
-ROWS = {*LOSSES, *KINDS, *COMPOSED, *SEARCHES, *PIPELINES} - {""}
+ROWS = {*LOSSES, *KINDS, *COMPOSED, *INDEXES, *PIPELINES} - {""}
 
 
 def asked_by_name(text: str) -> list[str]:

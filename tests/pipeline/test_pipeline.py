@@ -329,14 +329,14 @@ def test_a_changed_dataset_is_prepared_again(day):
     assert day["dataset"].ran == ["prepare"]
 
 
-def test_a_stage_killed_in_a_temporary_checkout_is_gone_on_with_in_the_next(day, project):
+def test_a_stage_killed_in_a_temporary_checkout_is_resumed_in_the_next(day, project):
     assert day["killed"].code != 0 and "failed to reproduce 'encoder'" in day["killed"].output
     assert day["resumed"].code == 0, day["resumed"].output
     assert re.search(r"^encoder: goes on from step \d+ of epoch \d+, where it was", day["resumed"].output, re.MULTILINE)
     assert not any(project.folder.glob(".scratch/encoder-*"))
 
 
-def test_a_stage_killed_in_the_queue_is_gone_on_with_by_the_next_task(day, project):
+def test_a_stage_killed_in_the_queue_is_resumed_by_the_next_task(day, project):
     assert "failed to reproduce 'encoder'" in day["killed in the queue"].output
     printed = day["resumed in the queue"].output
     assert re.search(r"^encoder: goes on from step \d+ of epoch \d+, where it was", printed, re.MULTILINE)

@@ -142,12 +142,11 @@ def test_what_the_stage_wrote_is_opened_and_belongs_to_the_vectors(tmp_path, sea
         Hnsw.build(vectors["labels"], tmp_path / "labels.hnsw", GRAPH)
     artifacts.save_json(tmp_path, "index.json", {"search": search, "vectors": {"labels": {"dim": 8, "count": 40}}})
     found = open_searchers(vectors, tmp_path, ef=200)["labels"]
-    assert (found.index is None) == (search == "exact")
+    assert found.index.exhaustive == (search == "exact")
     assert_nearest(found.search(queries, 7), queries, vectors["labels"], 7)
     assert open_searchers(vectors, None, ef=200)["labels"].index is None
-    if search == "hnsw":
-        with pytest.raises(UserError, match="not built over the labels"):
-            open_searchers({"labels": random_unit(41, 2)}, tmp_path, ef=200)
+    with pytest.raises(UserError, match="not built over the labels"):
+        open_searchers({"labels": random_unit(41, 2)}, tmp_path, ef=200)
 
 
 @pytest.mark.parametrize("most", [100, 20])

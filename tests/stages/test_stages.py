@@ -19,7 +19,7 @@ import torch
 
 from stages.cluster import Params as ClusterParams
 from stages.cluster import head_labels, share_vectors
-from stages.score import encoder_rankings
+from stages.score import encoder_rankings, same_encoder
 from testing.tiny import (
     DATASET,
     DVC_FILES,
@@ -304,6 +304,37 @@ def test_fused_is_never_below_a_part_of_it_on_validation(tiny_run, data):
     assert worth(fusion) >= max(worth(part) for part in parts) - 1e-9
 
 
+def test_what_has_been_encoded_is_not_encoded_again(tiny_run, data):
+    fusion, settings = scores_settings(tiny_run)
+    prepare, test = data / "prepare", load_split(data / "prepare" / "test", L)
+    inverse = inverse_propensities(prepare / "train", prepare / "labels")
+    stages = [data / "augment", data / "classifier"]
+    predictor = final_predictor(prepare, stages, data / "index", settings, inverse, CPU)
+    known = predictor.embed(test.tokens)
+    wanted = final_rankings(predictor, fusion, test)
+    predictor.embed = None  # would fail if it were called
+    found = final_rankings(predictor, fusion, test, known)
+    assert found[1] == wanted[1] and found[0].keys() == wanted[0].keys()
+    assert all(np.array_equal(found[0][name], wanted[0][name]) for name in wanted[0])
+    assert not same_encoder(data / "encoder", data / "classifier", "final")  # M4 trains it along
+    assert same_encoder(data / "encoder", data / "encoder", "final")
+
+
+@pytest.mark.parametrize("make", [final_predictor, choosing_predictor])
+def test_encoder_and_exact_search_are_on_the_device(tiny_run, data, make):
+    _, settings = scores_settings(tiny_run)
+    prepare, device = data / "prepare", torch.device("cpu", 0)
+    inverse = inverse_propensities(prepare / "train", prepare / "labels")
+    index = [data / "index"] if make is final_predictor else []
+    predictor = make(prepare, [data / "augment", data / "classifier"], *index, settings, inverse, device)
+    assert {searcher.device for searcher in predictor.searchers.values()} == {device}
+    moved = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("xcutils.model.encoders.move", lambda encoder, place: moved.append(place) or encoder)
+        make(prepare, [data / "augment", data / "classifier"], *index, settings, inverse, device)
+    assert moved == [device]
+
+
 def test_excluded_pairs_never_appear_though_they_would_be_found(tiny_run, data):
     fusion, settings = scores_settings(tiny_run)
     prepare, test = data / "prepare", load_split(data / "prepare" / "test", L)
@@ -311,9 +342,10 @@ def test_excluded_pairs_never_appear_though_they_would_be_found(tiny_run, data):
     predictor = final_predictor(
         prepare, [data / "augment", data / "classifier"], data / "index", settings, inverse, CPU
     )
-    searched = encoder_rankings(test, prepare, data / "embed", data / "encoder", data / "augment", CPU)
+    searched, trained = encoder_rankings(test, prepare, data / "embed", data / "encoder", data / "augment", CPU)
     searched["BM25"] = bm25.search(test.tokens, artifacts.load_ragged(prepare / "labels", "tokens"), L)[0]
     searched = {name: without(ranking, test.excluded) for name, ranking in searched.items()}
+    assert trained.shape == (len(test.tokens), predictor.encoder.dim)
     rankings, recalls = final_rankings(predictor, fusion, test)
     rankings |= searched
     rankings.pop("similarity")  # no row of its own: M1's encoder searched exactly is

@@ -259,7 +259,7 @@ def test_clear_forgets_dense_and_table_gradients():
     assert optimisers.gradients() == []
 
 
-# --- interrupted and gone on with -------------------------------------------------------------------------------------
+# --- interrupted and resumed ------------------------------------------------------------------------------------------
 
 
 class PowerCut(Exception):

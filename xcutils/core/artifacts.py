@@ -34,7 +34,7 @@ MANIFEST = "manifest.json"
 LIBRARIES = ("numpy", "scipy", "torch", "transformers", "tokenizers", "safetensors", "hnswlib")
 SIGNS_OF_A_FULL_DISK = ("requested and", "No space left", "File too large", "quota")  # numpy and safetensors say so
 LARGE_FILE = 1 << 20  # bytes: a file of this size or more, once found right, is hashed again only after it has changed
-_adopted: dict[tuple[int, int], dict] = {}  # device and inode of an adopted file -> its entry in the manifest
+_adopted: dict[tuple[int, ...], dict] = {}  # an adopted file -> its entry in the manifest
 
 
 @contextmanager
@@ -135,9 +135,10 @@ def _facts(path: Path) -> dict:
     return {"bytes": path.stat().st_size, "sha256": sha256(path), **_shapes(path)}
 
 
-def _inode(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_dev, status.st_ino
+def _inode(path: Path) -> tuple[int, ...]:
+    """Which file it is, and since when it has had its contents."""
+    facts = path.stat()
+    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
 
 
 def adopt(part: Path, folder: Path) -> None:

@@ -110,7 +110,7 @@ class Estimate:
         still = self.needed - part.bytes
         more = f" (even without them {gigabytes(still)} are needed)" if still > room else ""
         return (
-            f"{self.stage} needs about {gigabytes(self.needed)} of memory and {gigabytes(room)} can be had here: "
+            f"{self.stage} needs about {gigabytes(self.needed)} of memory and {gigabytes(room)} are available here: "
             f"{part.remedy or 'take fewer documents or labels'}, since {gigabytes(part.bytes)} of it are for the "
             f"{part.name}{more}; `xc estimate` shows every stage, XC_MEMORY=<GB> overrules this."
         )

@@ -8,8 +8,14 @@ import ast
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from xcutils.core.pipelines import PIPELINES
+
+ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = "xcutils"
+OTHERS = {module.partition(".")[0] for pipeline in PIPELINES.values() for module in pipeline.stages.values()}
+OWN = {LIBRARY, "longtail", *OTHERS}  # the project's packages; where it is installed, others stand beside them
+if (ROOT / "pyproject.toml").is_file():  # a checkout
+    OWN |= {"benchmarks", "study", "testing", "tests"}
 
 
 @cache
@@ -29,6 +35,8 @@ def imports(file: Path, root: Path = ROOT) -> set[Path]:
 def _files(name: str, root: Path) -> set[Path]:
     """The files that Python reads to import this module: its own and those of the packages around it."""
     parts = name.split(".")
+    if parts[0] not in OWN:
+        return set()
     files = {Path(*parts).with_suffix(".py")} | {Path(*parts[:n], "__init__.py") for n in range(1, len(parts) + 1)}
     return {root / file for file in files if (root / file).is_file()}
 

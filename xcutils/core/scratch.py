@@ -24,10 +24,10 @@ try:
 except ImportError:  # Windows: two runs of one stage at a time are not told apart
     fcntl = None  # type: ignore[assignment]
 
-KEPT = 2  # snapshots kept: a power cut may have damaged the newest
-SHARE = 0.05  # of all time, at most, goes into writing snapshots
+SNAPSHOTS_KEPT = 2  # snapshots kept: a power cut may have damaged the newest
+MOST_TIME_SHARE = 0.05  # of all time, at most, goes into writing snapshots
 LEAST_PAUSE = 20.0  # seconds between two snapshots, at least
-SPEED = 2e8  # bytes per second, until the first snapshot has been measured
+DISK_SPEED = 2e8  # bytes per second, until the first snapshot has been measured
 
 
 def work_key(facts: dict, inputs: Iterable[Path], code: Iterable[Path]) -> str:
@@ -45,7 +45,7 @@ def work_key(facts: dict, inputs: Iterable[Path], code: Iterable[Path]) -> str:
 def opened(folder: Path, say: Callable[[str], None], pause: float | None = None) -> Iterator["Scratch"]:
     """The scratch folder of a stage; removed when the block ends without an error, kept otherwise.
 
-    pause  seconds between two snapshots; None: as often as SHARE allows
+    pause  seconds between two snapshots; None: as often as MOST_TIME_SHARE allows
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _alone(folder.with_suffix(".lock"), say):
@@ -151,8 +151,8 @@ class Snapshots:
         waited = time.monotonic() - self.last
         if self.pause is not None:
             return waited >= self.pause
-        cost = size / SPEED if self.cost is None else self.cost
-        return waited >= max(LEAST_PAUSE, cost * (1 - SHARE) / SHARE)
+        cost = size / DISK_SPEED if self.cost is None else self.cost
+        return waited >= max(LEAST_PAUSE, cost * (1 - MOST_TIME_SHARE) / MOST_TIME_SHARE)
 
     def save(self, arrays: dict[str, np.ndarray], facts: dict) -> None:
         """Write a snapshot; if that fails, the earlier ones stay and the work continues."""
@@ -164,7 +164,7 @@ class Snapshots:
                 artifacts.save_arrays(draft, "state", arrays)
                 artifacts.save_json(draft, "state.json", facts)
             self.newest = self.folder / name
-            for old in sorted(self.folder.glob("[0-9]*"))[:-KEPT]:
+            for old in sorted(self.folder.glob("[0-9]*"))[:-SNAPSHOTS_KEPT]:
                 shutil.rmtree(old)
         except UserError as error:
             self.say(f"the work goes on without a new snapshot: {error}")
@@ -185,7 +185,7 @@ def _allocate(path: Path, size: int) -> None:
 class Rows:
     """Rows in a file that are filled chunk by chunk, in any order, and a journal of the chunks that are whole.
 
-    The journal holds each chunk's checksum: a chunk of which not all bytes reached the disk is filled again.
+    The journal holds each chunk's checksum: a chunk that did not reach the disk whole is filled again.
     """
 
     def __init__(self, path: Path, shape: tuple[int, int]):

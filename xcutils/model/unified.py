@@ -5,6 +5,8 @@ from xcutils.model.encoders import network
 from xcutils.model.heads import network_with_heads
 from xcutils.model.transformer import TransformerNetwork, transformer_network
 
+NO_CLASSIFIERS = "none"  # value of train.classifier_loss: the encoder alone [DePSL]
+
 
 def pretrained_network(train: dict) -> TransformerNetwork | None:
     """The cost of the pretrained encoder, assumed to be as large as `train.model`; None where there is none."""
@@ -16,5 +18,5 @@ def unified_network(train: dict) -> Network:
     inner = network(train, "train")
     pretrained = pretrained_network(train)
     inputs = inner.dim + (pretrained.dim if pretrained else 0)
-    heads = 1 if train["classifier_loss"] == "none" else 2
+    heads = 1 if train["classifier_loss"] == NO_CLASSIFIERS else 2
     return network_with_heads(inner, inputs=inputs, dim=train["dim"], heads=heads, parameter="train.dim")

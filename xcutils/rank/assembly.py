@@ -24,7 +24,7 @@ def final_predictor(
     inverse   (L,) inverse propensities
     """
     fit = last_fit(artifacts.load_json(prepare / "train", "meta.json")["refit"])
-    searchers = open_searchers(vectors_of(stages, fit), index, settings["ef"])
+    searchers = open_searchers(vectors_of(stages, fit), index, settings["ef"], device)
     positives = artifacts.load_ragged(prepare / "train", "positives").csr(len(inverse))
     return _assemble(stages[-1] / fit, searchers, positives, settings, inverse, device)
 
@@ -33,9 +33,9 @@ def choosing_predictor(
     prepare: Path, stages: list[Path], settings: dict, inverse: np.ndarray, device: torch.device
 ) -> Predictor:
     """The predictor for choices: models that have not seen the validation documents, searched exactly."""
-    searchers = open_searchers(vectors_of(stages, CHOOSE), None, settings["ef"])
+    searchers = open_searchers(vectors_of(stages, CHOOSE), None, settings["ef"], device)
     fitted = np.flatnonzero(~artifacts.load_array(prepare / "train", "is_validation"))
-    searchers["docs"] = Searcher(searchers["docs"].vectors[fitted])
+    searchers["docs"] = Searcher(searchers["docs"].vectors[fitted], device=device)
     positives = artifacts.load_ragged(prepare / "train", "positives").take(fitted).csr(len(inverse))
     return _assemble(stages[-1] / CHOOSE, searchers, positives, settings, inverse, device)
 

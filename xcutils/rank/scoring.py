@@ -17,7 +17,7 @@ from xcutils.rank.fusion import Fusion, Shortlist, calibrate, entries, fit_weigh
 from xcutils.rank.predictor import Predictor
 from xcutils.search.exact import SCORES, exact
 from xcutils.search.metrics import Judged, Truth, frequency_bins, goal, most_per_row, pair_matrix, without
-from xcutils.search.searcher import EXACT, INDEXES, recall
+from xcutils.search.searcher import INDEXES, recall
 
 DEPTH = 100  # labels ranked per document: R@100 needs them
 RANKED = 1 << 14  # documents whose shortlists are held at once
@@ -101,14 +101,17 @@ def search_width(excluded: sparse.csr_matrix) -> int:
 
 
 def final_rankings(
-    predictor: Predictor, fusion: Fusion, split: Split
+    predictor: Predictor, fusion: Fusion, split: Split, known: np.ndarray | None = None
 ) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-    """(row of metrics.json -> ranking (Q, DEPTH), searcher -> recall of its index); each document is encoded once."""
+    """(row of metrics.json -> ranking (Q, DEPTH), searcher -> recall of its index); each document is encoded once.
+
+    known  (Q, D) what predictor.embed would give, where it has been made already
+    """
     parts: list[dict[str, np.ndarray]] = []
     recalls: dict[str, float] = {}
     for start in range(0, len(split.tokens), RANKED):
         part = split.part(start)
-        queries = predictor.embed(part.tokens)
+        queries = predictor.embed(part.tokens) if known is None else known[start : start + RANKED]
         parts.append(chunk_rankings(predictor, fusion, part, queries))
         recalls = recalls or index_recall(predictor, queries[:RECALLED])
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, recalls
@@ -129,7 +132,7 @@ def index_recall(predictor: Predictor, queries: np.ndarray) -> dict[str, float]:
     for name, searcher in predictor.searchers.items():
         seen = predictor.seen_by(name, queries)
         k = min(100, len(searcher.vectors))
-        recalls[name] = recall(searcher.search(seen, k)[0], exact(seen, searcher.vectors, k)[0])
+        recalls[name] = recall(searcher.search(seen, k)[0], exact(seen, searcher.vectors, k, device=searcher.device)[0])
     return recalls
 
 
@@ -215,7 +218,7 @@ def cost(
     count = 2 * s.labels + s.docs
     found = p["neighbours"] * s.per_doc * 0.6  # different labels of a document's neighbours
     held = min(s.validation, p["fusion_docs"])
-    kind = None if index["search"] == EXACT else INDEXES[index["search"]]
+    kind = INDEXES[index["search"]]
 
     def shortlists(docs: float) -> list[Part]:
         pairs = docs * (2 * p["shortlist"] + min(p["shortlist"], found))
@@ -230,7 +233,7 @@ def cost(
     ]
     scores = Part("scores", FLOAT * min(max(held, s.test) * max(s.labels, s.docs), SCORES))
     final = [
-        *([] if kind is None else kind.cost(count, net.dim, index["m"])),
+        *kind.cost(count, net.dim, index["m"]),
         Part("vectors", 4 * labels + all_docs, mapped=True),
         Part("pretrained encoder", pretrained.weights if pretrained else 0.0, mapped=True),
         Part("encoders", 3 * net.weights),
@@ -248,14 +251,12 @@ def cost(
         ],
         [*final, Part("words that documents and labels share", bm25.bytes_of(s) if lexical else 0.0)],
         [*final, queries, scores, Part("activations", passes)],
-        [*final, *shortlists(min(RANKED, s.test)), *([scores] if kind is None else [])],
+        [*final, *shortlists(min(RANKED, s.test)), *([scores] if kind.exhaustive else [])],
         [*final, Part("rows of labels.csv", 700 * s.labels)],
     ]
     compared = 2 * net.dim + (pretrained.dim if pretrained else 0)
     searches = s.test * 2 * s.labels * compared + 2 * held * count * net.dim
-    looked = 0.0
-    if kind is not None:
-        looked = kind.seconds(p["ef"], index["m"], max(s.labels, s.docs), net.dim) / host.threads
+    looked = kind.seconds(p["ef"], index["m"], max(s.labels, s.docs), net.dim) / host.threads
     flops = pretrained.work(s.test, s.test_tokens, train=False)[0] if pretrained else 0.0
     seconds = 8 + (searches + flops) / host.speed + s.test * (3 * looked + 1e-3) + 5e-5 * held * p["shortlist"]
     seconds += 20e-6 * s.labels + (bm25.seconds_of(s) if lexical else 0.0)

@@ -24,6 +24,8 @@ CACHE = 64e6  # bytes of vectors that fit into the processor's cache
 class Hnsw:
     """A graph over vectors, searched approximately."""
 
+    exhaustive = False
+
     def __init__(self, graph: hnswlib.Index, *, ef: int):
         self.graph = graph
         self.ef = ef
@@ -81,7 +83,10 @@ class Hnsw:
     def building_cost(sizes: list[int], dim: int) -> list[Part]:
         """What building graphs of these sizes side by side holds in addition."""
         chunks = sum(min(size, INSERTED) for size in sizes)
-        return [Part("vectors on their way", 2 * FLOAT * chunks * dim)]
+        return [
+            Part("vectors", FLOAT * sum(sizes) * dim, mapped=True),
+            Part("vectors on their way", 2 * FLOAT * chunks * dim),
+        ]
 
     @staticmethod
     def disk(count: int, dim: int, m: int) -> float:

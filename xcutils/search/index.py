@@ -23,7 +23,12 @@ class Building:
 
 
 class Index(Protocol):
-    """An index over unit vectors, built once, saved in one file, searched approximately."""
+    """An index over unit vectors, built once, saved in one file, searched approximately.
+
+    exhaustive  it has no answers of its own, and every vector is compared with every query
+    """
+
+    exhaustive: bool
 
     @classmethod
     def over(cls, vectors: np.ndarray, building: Building, *, ef: int) -> "Index":
@@ -49,7 +54,7 @@ class Index(Protocol):
         """The number of vectors that can be found."""
 
     def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """(ids int64, scores float32), both (Q, k), best first; None where it cannot give k."""
+        """(ids int64, scores float32), both (Q, k), best first; None where exact search has to answer."""
 
     @staticmethod
     def cost(count: int, dim: int, m: int) -> list[Part]:

@@ -5,21 +5,21 @@ prediction and mining know no library.
 """
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import torch
 
 from xcutils.core import artifacts
+from xcutils.core.costs import FLOAT, Part
 from xcutils.core.errors import UserError
-from xcutils.search.exact import alive, exact
+from xcutils.search.exact import SCORES, Exact, alive, exact
 from xcutils.search.hnsw import Hnsw
 from xcutils.search.index import Building, Index
 
-EXACT = "exact"  # value of index.search: every vector is looked at, and no index is built
 MINED_EXACTLY = 1 << 16  # vectors up to which exact search is as fast as building an index first
 # Value of index.search -> its class.
-INDEXES: dict[str, type[Index]] = {"hnsw": Hnsw}
-SEARCHES = (*INDEXES, EXACT)
+INDEXES: dict[str, type[Index]] = {"hnsw": Hnsw, "exact": Exact}
+MINED_LINKS = 16  # per vector of such an index
 MINED_WITH = "hnsw"  # the index that finds hard negatives where there are many labels
 
 
@@ -29,9 +29,11 @@ class Searcher:
     Zero vectors are never found; queries that are not finite are refused.
     """
 
-    def __init__(self, vectors: np.ndarray, index: Index | None = None):
+    def __init__(self, vectors: np.ndarray, index: Index | None = None, device: torch.device | str = "cpu"):
+        """device  where exact search is made"""
         self.vectors = vectors
         self.index = index
+        self.device = device
         self._alive: np.ndarray | None = None  # computed at the first use
 
     @property
@@ -59,41 +61,53 @@ class Searcher:
 
     def _exact(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         if len(self.alive) == len(self.vectors):
-            return exact(queries, self.vectors, k)
-        places, scores = exact(queries, self.vectors[self.alive], k)
+            return exact(queries, self.vectors, k, device=self.device)
+        places, scores = exact(queries, self.vectors[self.alive], k, device=self.device)
         return np.where(places >= 0, np.append(self.alive, -1)[places], -1), scores
 
 
-def open_searchers(vectors: dict[str, np.ndarray], index: Path | None, ef: int) -> dict[str, Searcher]:
-    """A searcher over each set of vectors, through what the stage `index` wrote; exact where it built no index.
+def open_searchers(
+    vectors: dict[str, np.ndarray], index: Path | None, ef: int, device: torch.device | str = "cpu"
+) -> dict[str, Searcher]:
+    """A searcher over each set of vectors, through what the stage `index` wrote; exact where there is none.
 
-    index  the stage's folder, which the caller has checked
-    ef     vectors an approximate search looks at
+    index   the stage's folder, which the caller has checked
+    ef      vectors an approximate search looks at
+    device  where exact search is made
     """
-    facts: dict[str, Any] = {"search": EXACT} if index is None else artifacts.load_json(index, "index.json")
-    if index is None or facts["search"] == EXACT:
-        return {name: Searcher(np.asarray(v)) for name, v in vectors.items()}
+    if index is None:
+        return {name: Searcher(np.asarray(v), device=device) for name, v in vectors.items()}
+    facts = artifacts.load_json(index, "index.json")
     searchers = {}
     for name, v in vectors.items():
         built = facts["vectors"].get(name)
         if built is None or v.shape != (built["count"], built["dim"]):  # hnswlib would read beyond its memory
             raise UserError(f"{index} was not built over the {name} that are there now: {artifacts.remedy(index)}.")
         opened = INDEXES[facts["search"]].open(index / file_of(name, facts["search"]), **built, ef=ef)
-        searchers[name] = Searcher(np.asarray(v), opened)
+        searchers[name] = Searcher(np.asarray(v), opened, device)
     return searchers
 
 
 def file_of(name: str, search: str) -> str:
-    """The name of the file of the index over the vectors of this name."""
+    """The file of the index over the vectors of this name."""
     return f"{name}.{search}"
 
 
-def nearest(queries: np.ndarray, vectors: np.ndarray, k: int, *, seed: int) -> np.ndarray:
+def nearest(
+    queries: np.ndarray, vectors: np.ndarray, k: int, *, seed: int, device: torch.device | str = "cpu"
+) -> np.ndarray:
     """(Q, k) ids of the nearest unit vectors, -1 where there are fewer; through an index where there are many."""
     if len(vectors) <= MINED_EXACTLY:
-        return exact(queries, vectors, k)[0]
-    index = INDEXES[MINED_WITH].over(vectors, Building(m=16, ef_construction=100, seed=seed), ef=2 * k)
-    return Searcher(vectors, index).search(queries, k)[0]
+        return exact(queries, vectors, k, device=device)[0]
+    index = INDEXES[MINED_WITH].over(vectors, Building(m=MINED_LINKS, ef_construction=100, seed=seed), ef=2 * k)
+    return Searcher(vectors, index, device).search(queries, k)[0]
+
+
+def nearest_cost(queries: float, count: int, dim: int) -> list[Part]:
+    """What `nearest` holds besides queries and vectors."""
+    if count <= MINED_EXACTLY:
+        return [Part("scores", FLOAT * min(queries * count, SCORES))]
+    return INDEXES[MINED_WITH].cost(count, dim, MINED_LINKS)
 
 
 def recall(found: np.ndarray, true: np.ndarray) -> float:

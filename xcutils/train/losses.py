@@ -76,9 +76,9 @@ class Loss:
     negatives: Literal["all", "hardest", "mined"] = "all"
     logistic: bool = False
 
-    def __call__(self, pairs: Pairs, p: Any) -> Tensor:
-        """The loss, with its options taken from the parameters `p`."""
-        return self.function(pairs, **{name: getattr(p, name) for name in self.options})
+    def __call__(self, pairs: Pairs, p: Any, **others: float) -> Tensor:
+        """The loss with the options that the parameters `p` have, but for those that `others` gives."""
+        return self.function(pairs, **{name: others.get(name, getattr(p, name)) for name in self.options})
 
     def step_bytes(self, docs: float, pool: float) -> float:
         """Bytes of a step's scores: of one chunk, or five times those of all where the hardest ones are looked for."""
@@ -87,15 +87,18 @@ class Loss:
         return FRAGMENTATION * 5 * FLOAT * docs * pool
 
 
-def offered(options: Iterable[str], *, draws: bool = False) -> list[str]:
+def offered(options: Iterable[str], *, draws: bool = False, logistic: bool = True) -> list[str]:
     """The losses that a trainer with these parameters can offer.
 
-    draws  whether it draws some positives of each document in a batch, and can mine negatives
+    draws     it draws some positives for each visit, and can mine negatives
+    logistic  it can train on each pair by itself
     """
     return [
         name
         for name, loss in LOSSES.items()
-        if set(loss.options) <= set(options) and (draws or (loss.positives != "drawn" and loss.negatives != "mined"))
+        if set(loss.options) <= set(options)
+        and (draws or (loss.positives != "drawn" and loss.negatives != "mined"))
+        and (logistic or not loss.logistic)
     ]
 
 
@@ -354,8 +357,8 @@ def _infonce(pairs: Pairs, *, tau: float) -> Tensor:
     return supcon(pairs.x, pairs.labels, rows, drawn[rows, place], tau=tau)
 
 
-def _bce(pairs: Pairs, *, tau: float, formed: int | None = FORMED) -> Tensor:
-    return bce(pairs.x, pairs.labels, pairs.rows, pairs.columns, pairs.weights, tau=tau, formed=formed)
+def _bce(pairs: Pairs, *, tau: float) -> Tensor:
+    return bce(pairs.x, pairs.labels, pairs.rows, pairs.columns, pairs.weights, tau=tau, formed=FORMED)
 
 
 def _pairwise(pairs: Pairs, *, tau: float) -> Tensor:

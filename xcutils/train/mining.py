@@ -1,6 +1,7 @@
 """Hard negatives: labels near a document that are no positives of it, searched every few epochs [ANCE, UniDEC]."""
 
 import numpy as np
+import torch
 from scipy import sparse
 
 from xcutils.core.ragged import Ragged, starts
@@ -13,16 +14,18 @@ class Miner:
 
     known  (N, L) binary  pairs that are no negatives: positives, and pairs that may not be predicted
     depth  how many nearest labels are looked at
+    device where exact search is made
     """
 
-    def __init__(self, known: sparse.csr_matrix, depth: int):
+    def __init__(self, known: sparse.csr_matrix, depth: int, device: torch.device | str = "cpu"):
         self.known = known
         self.depth = depth
+        self.device = device
         self.near = np.full((known.shape[0], depth), -1, dtype=np.int32)
 
     def refresh(self, docs: np.ndarray, embeddings: np.ndarray, labels: np.ndarray, *, seed: int) -> None:
         """Search the labels (L, D) with the embeddings (n, D) of the documents `docs`."""
-        ids = nearest(embeddings, labels, self.depth, seed=seed)
+        ids = nearest(embeddings, labels, self.depth, seed=seed, device=self.device)
         self.near[docs] = np.where(hits(ids, self.known[docs]), -1, ids)
 
     def draw(self, docs: np.ndarray, count: int, rng: np.random.Generator) -> Ragged:
