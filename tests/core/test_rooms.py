@@ -231,6 +231,6 @@ def test_unfinished_work_is_keyed_on_the_files_that_dvc_looks_at():
 def test_packages_beside_an_installed_project_are_not_followed(house):
     (house / "click").mkdir()
     (house / "click" / "__init__.py").write_text("from . import core\n")  # as many libraries do
-    stage = house / "stages" / "score.py"
+    stage = house / "stages" / "embed.py"
     stage.write_text("import click\n" + stage.read_text())
     assert not any("click" in place for place in rooms_of(stage, house))
