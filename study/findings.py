@@ -325,10 +325,10 @@ class Study:
 
     def write(self) -> None:
         """Write the page of what is there, and the records; a record that is not used stays until it is replaced."""
-        older = sum(self.state.is_older(name) for name in self.state.records)
+        current = {name: one for name, one in self.state.records.items() if not self.state.is_older(name)}
         self.docs.mkdir(parents=True, exist_ok=True)
         records.write(self.results, self.state.unused | self.state.records)
-        text = document(self.state.records, older, self.files, read_notes(NOTES))
+        text = document(current, len(self.state.records) - len(current), self.files, read_notes(NOTES))
         (self.docs / PAGE).write_text(text, encoding="utf-8")
 
 

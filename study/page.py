@@ -49,7 +49,8 @@ SETTINGS_INTRO = (
 def document(records: dict[str, Record], older: int, files: dict[str, dict], notes: dict[str, str]) -> str:
     """The whole page.
 
-    older  how many of the experiments ran with code that may give other figures
+    records  of experiments with the present code, or with code that gives the same figures
+    older    how many others there are, whose figures may be others now
     files  {parameter file: its values}, recipes included
     notes  {direction: explanation}
     """
@@ -58,7 +59,8 @@ def document(records: dict[str, Record], older: int, files: dict[str, dict], not
     noise = noises(rows)
     text = [INTRO, *summary(rows, noise)]
     if older:
-        text += [f"{older} of {len(rows)} experiments ran with older code; `--fresh` runs them again.", ""]
+        left_out = f"{older} of {older + len(rows)} recorded experiments ran with older code"
+        text += [f"{left_out}: their figures are left out, and `--fresh` runs them again.", ""]
     for name, direction in DIRECTIONS.items():
         text += section(name, direction, rows, noise, notes.get(name) or "")
     columns = ["recipe", "row", *FIGURES, "seconds"]

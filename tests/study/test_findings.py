@@ -197,7 +197,7 @@ def test_fresh_runs_again_what_ran_with_other_code(made_up, tmp_path):
     made_up.code = "second"
     assert study_of(tmp_path, "recipes").exit_code == 0
     assert len(made_up.ran) == count
-    assert f"{count} of {count} experiments ran with older code" in (tmp_path / "study.md").read_text()
+    assert f"{count} of {count} recorded experiments ran with older code" in (tmp_path / "study.md").read_text()
     assert study_of(tmp_path, "recipes", "--fresh").exit_code == 0
     assert made_up.ran[count:] == made_up.ran[:count]
     assert "older code" not in (tmp_path / "study.md").read_text()
@@ -209,7 +209,7 @@ def test_fresh_keeps_what_there_was_until_it_has_been_run_again(made_up, tmp_pat
     made_up.code, made_up.stop_after = "second", len(made_up.ran) + 3
     made_up.failing = {"study-tokens-head-s0"}
     assert study_of(tmp_path, "D4", "--fresh").exit_code == 130
-    assert "11 of 12 experiments ran with older code" in (tmp_path / "study.md").read_text()
+    assert "11 of 12 recorded experiments ran with older code" in (tmp_path / "study.md").read_text()
     made_up.stop_after, made_up.failing = None, set()
     assert study_of(tmp_path, "D4", "--fresh").exit_code == 0  # also the seeds of what has become slow
     assert "older code" not in (tmp_path / "study.md").read_text()
@@ -375,7 +375,7 @@ def test_a_record_of_other_code_is_shown_as_older(made_up, tmp_path):
     made_up.code = "second"
     assert study_of(tmp_path, "D4").exit_code == 0
     assert not made_up.ran
-    assert "12 of 12 experiments ran with older code" in (tmp_path / "study.md").read_text()
+    assert "12 of 12 recorded experiments ran with older code" in (tmp_path / "study.md").read_text()
     assert study_of(tmp_path, "D4", "--fresh").exit_code == 0
     assert len(made_up.ran) == 1 + 12
 
@@ -396,7 +396,7 @@ def test_merge_prefers_the_present_code_and_otherwise_its_own(made_up, tmp_path)
     assert study_of(own, "--merge", old, "--merge", new).exit_code == 0
     assert set(figures().values()) == {40.0}
     count = len(recipes(FILES))
-    assert f"{count} of {count + 12} experiments ran" in (own / "study.md").read_text()
+    assert f"{count} of {count + 12} recorded experiments ran" in (own / "study.md").read_text()
     assert "| 40.00 - 40.00 | 3 |" in (own / "study.md").read_text()
     assert study_of(tmp_path / "new", "--merge", str(own / RESULTS)).exit_code == 0
     assert results_of(tmp_path / "new") == results_of(own)
