@@ -1,25 +1,40 @@
-"""An index over the label embeddings, the classifiers, and the training documents (retrieval memory).
+"""The fusion, chosen on validation documents, and the model that answers: what `score` measures and `xc predict` loads.
 
-reads   the vectors that the last fit of the named stages wrote: labels, classifiers (L, D), docs (N, D), and for the
-        unified method concatenated (L, 2D); where two stages wrote the same name, those of the later one
-writes  <name>.hnsw of each, and index.json {search, vectors: {name: {dim, count}}}; no graphs for exact search
+reads   prepare/{train,labels,tokenizer}; the vectors and encoders that both fits of the named stages wrote: labels,
+        classifiers (L, D), docs (N, D), and for the unified method concatenated (L, 2D)
+writes  labels.<search> (L, D + 1), one vector per label in which the parts are summed; docs.<search> (N, D); the encoder;
+        fusion.json, settings.json; ids, texts and frequency of labels, positives, tokenizer.json: all that prediction
+        needs
 """
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
+import numpy as np
 
 from stages import parameters
 from xcutils.core import artifacts, console, costs, runtime
-from xcutils.core.costs import INTERPRETER, Estimate, Host, Part, Sizes
+from xcutils.core.costs import FLOAT, INTERPRETER, Estimate, Host, Part, Sizes
 from xcutils.core.folds import last_fit
 from xcutils.core.params import value
+from xcutils.core.scratch import Scratch
+from xcutils.model.encoders import load_encoder
+from xcutils.rank import scoring
+from xcutils.rank.assembly import choosing_predictor, views_of
+from xcutils.rank.packing import combined, copy_texts, reach, save_small
+from xcutils.rank.scoring import DEPTH, ScoreParams, fuse
+from xcutils.rank.served import MORE, Settings, load_embed
+from xcutils.rank.weights import Fusion
 from xcutils.search.index import Building
+from xcutils.search.indexes import INDEXES
+from xcutils.search.propensity import inverse_propensities
 from xcutils.search.searched import vectors_of
-from xcutils.search.searcher import INDEXES, file_of
+
+TRIED = 500  # documents that ef is chosen on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +42,7 @@ class Params:
     search: str = value(among=INDEXES)
     m: int = value(low=2, high=1024)
     ef_construction: int = value(low=1)
+    recall: float = value(above=0, high=1)
     block: int = value(low=1000)
     threads: int = value(low=1)
 
@@ -35,62 +51,131 @@ class Params:
 
 
 def cost(s: Sizes, params: dict, host: Host) -> Estimate:
-    """Three graphs at a time, each with its own copy of the vectors."""
+    """The fusion's searches, then two graphs at a time, each with its own vectors."""
     p = params["index"]
-    parts = [Part("interpreter", INTERPRETER)]
     kind = INDEXES[p["search"]]
-    count = 2 * s.labels + s.docs
-    parts += [
+    count = s.labels + s.docs
+    kept = [Part("interpreter", INTERPRETER)]
+    moments, seconds = scoring.fusion_cost(s, params, host, s.dim)
+    graphs = [
+        Part("combined vectors", 2 * s.labels * s.dim),
         *kind.cost(count, s.dim, p["m"]),
-        *kind.building_cost([s.labels, s.labels, s.docs], s.dim),
+        *kind.building_cost([s.labels, s.docs], s.dim),
     ]
-    at_once = max(1, min(3 * p["threads"], host.threads))
-    seconds = 3 + count / at_once * kind.seconds(p["ef_construction"], p["m"], max(s.labels, s.docs), s.dim)
-    return Estimate("index", parts, seconds, kind.disk(count, s.dim, p["m"]))
+    tried = [
+        *kind.cost(count, s.dim, p["m"]),
+        Part("vectors compared with", FLOAT * max(s.labels, s.docs) * s.dim),
+        Part("combined vectors", 2 * s.labels * s.dim),
+    ]
+    at_once = max(1, min(2 * p["threads"], host.threads))
+    seconds += 5 + count / at_once * kind.seconds(p["ef_construction"], p["m"], max(s.labels, s.docs), s.dim)
+    disk = kind.disk(count, s.dim, p["m"])
+    return Estimate("index", costs.fullest(kept, [*moments, graphs, tried]), seconds, disk, on_device=True)
+
+
+def build_all(
+    sources: dict[str, np.ndarray], p: Params, seed: int, scratch: Scratch, adopt: Callable[[Path], None]
+) -> None:
+    """Build an index over each set of vectors, side by side; each on a thread of its own, so that it is always the same."""
+    stop = threading.Event()
+
+    def build(name: str) -> Path:
+        def make(part: Path) -> None:
+            drafts = scratch.folder / f"{name}.snapshots"
+            INDEXES[p.search].build(
+                sources[name],
+                part / f"{name}.{p.search}",
+                p.building(seed),
+                drafts=drafts,
+                say=scratch.say,
+                stop=stop,
+            )
+
+        return scratch.part(name, make)
+
+    with ThreadPoolExecutor() as workers:
+        try:
+            for part in console.progress(workers.map(build, sources), "index", total=len(sources)):
+                adopt(part)
+        except BaseException:  # Ctrl-C, or an index that could not be built: do not wait for the other
+            stop.set()
+            raise
+
+
+def widths(folder: Path, sources: dict[str, np.ndarray], asked: dict[str, np.ndarray], p: Params, near: int) -> dict:
+    """{labels, docs}: how far each search looks, so that it finds the share p.recall of the true nearest.
+
+    A search for a few labels looks as far as one for many, so that its answers are the same.
+    """
+
+    def chosen(name: str, k: int, first: int) -> int:
+        vectors = sources[name]
+        file = folder / f"{name}.{p.search}"
+        index = INDEXES[p.search].open(file, count=len(vectors), dim=vectors.shape[1], ef=first)
+        return reach(index, asked[name], np.asarray(vectors), k, p.recall, first)
+
+    return {"labels": chosen("labels", DEPTH, DEPTH + MORE), "docs": chosen("docs", near, near)}
 
 
 @click.command()
-@click.argument("train", type=click.Path(exists=True, path_type=Path))
+@click.argument("prepare", type=click.Path(exists=True, path_type=Path))
 @click.argument("stages", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
 @console.params_file
 @console.command
-def main(train: Path, stages: tuple[Path, ...], out: Path, file: Path) -> None:
+def main(prepare: Path, stages: tuple[Path, ...], out: Path, file: Path) -> None:
     settings = parameters(file)
-    p, seed = settings.section("index", Params), settings.top.seed
-    runtime.start(seed)
-    inputs = [train, *stages]
+    p, score, seed = settings.section("index", Params), settings.section("score", ScoreParams), settings.top.seed
+    device = runtime.start(seed)
+    train, labels, tokenizer = (prepare / part for part in ("train", "labels", "tokenizer"))
+    inputs = [train, labels, tokenizer, *stages]
     artifacts.check_together(*inputs)
-    sources = vectors_of(stages, last_fit(artifacts.load_json(train, "meta.json")["refit"]))
-    sizes = costs.sizes_of(train, len(sources["labels"]), dim=sources["docs"].shape[1])
-    costs.announce(cost, sizes, settings.values)
+    fit = last_fit(artifacts.load_json(train, "meta.json")["refit"])
+    vectors = vectors_of(stages, fit)
+    costs.announce(cost, costs.sizes_of(train, labels, dim=vectors["docs"].shape[1]), settings.values)
+    inverse = inverse_propensities(train, labels)
+    params = asdict(p) | {"seed": seed, "score": score.settings()}
+
+    def choose(folder: Path) -> None:
+        predictor = choosing_predictor(prepare, list(stages), score, inverse, device)
+        artifacts.save_json(folder, "fusion.json", fuse(predictor, train, inverse, score).as_dict())
+
     with (
-        runtime.resumable(Path(__file__), p, inputs, seed=seed) as scratch,
-        artifacts.writing(out, name="index", params=asdict(p) | {"seed": seed}, inputs=inputs) as folder,
+        runtime.resumable(Path(__file__), p, inputs, seed=seed, score=score.settings()) as scratch,
+        artifacts.writing(out, name="index", params=params, inputs=inputs) as folder,
     ):
-        stop = threading.Event()
+        artifacts.adopt(scratch.part("fusion", choose), folder)
+        fusion = Fusion(**artifacts.load_json(folder, "fusion.json"))
+        views = views_of(vectors)
+        sources = {"labels": combined(vectors, views, fusion, np.log(inverse)), "docs": vectors["docs"]}
+        build_all(sources, p, seed, scratch, lambda part: artifacts.adopt(part, folder))
+        save_small(folder, load_encoder(stages[-1] / fit, device))
+        copy_texts(folder, prepare)
+        pack_settings(folder, sources, views, prepare, p, score)
 
-        def build(name: str) -> Path:
-            """The folder of the finished index; one thread builds it, so that it is the same every time."""
-            drafts = scratch.folder / f"{name}.snapshots"
-            file = file_of(name, p.search)
 
-            def make(part: Path) -> None:
-                INDEXES[p.search].build(
-                    sources[name], part / file, p.building(seed), drafts=drafts, say=scratch.say, stop=stop
-                )
-
-            return scratch.part(name, make)
-
-        with ThreadPoolExecutor() as threads:
-            try:
-                for part in console.progress(threads.map(build, sources), "index", total=len(sources)):
-                    artifacts.adopt(part, folder)
-            except BaseException:  # Ctrl-C, or an index that could not be built: do not wait for the others
-                stop.set()
-                raise
-        facts = {name: {"dim": int(v.shape[1]), "count": len(v)} for name, v in sources.items()}
-        artifacts.save_json(folder, "index.json", {"search": p.search, "vectors": facts})
+def pack_settings(
+    folder: Path, sources: dict[str, np.ndarray], views: dict[str, slice], prepare: Path, p: Params, score: ScoreParams
+) -> None:
+    """Choose how far searches look, and write settings.json."""
+    tokens = artifacts.load_ragged(prepare / "train", "tokens")
+    is_validation = np.flatnonzero(artifacts.load_array(prepare / "train", "is_validation"))
+    facts = {name: {"count": len(v), "dim": int(v.shape[1])} for name, v in sources.items()}
+    settings = Settings(
+        search=p.search,
+        labels=facts["labels"],
+        docs=facts["docs"],
+        ef={},
+        views=sorted([view.start, view.stop] for view in views.values()),
+        neighbours=score.neighbours,
+        tau=score.tau,
+        max_tokens=artifacts.load_json(prepare / "tokenizer", "special.json")["max_tokens"],
+    )
+    queries = load_embed(folder)(tokens.take(is_validation[:TRIED]))
+    asked = {"labels": settings.as_asked(queries), "docs": queries}
+    ef = widths(folder, sources, asked, p, max(1, score.neighbours))
+    artifacts.save_json(folder, "settings.json", asdict(settings) | {"ef": ef})
+    console.say(f"index: a search looks at {ef['labels']} labels and {ef['docs']} documents")
 
 
 if __name__ == "__main__":

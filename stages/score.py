@@ -1,7 +1,7 @@
-"""Search, fuse, filter, and every metric of every phase on the test documents, which no other stage reads.
+"""Every metric of every phase on the test documents, which no other stage reads.
 
 reads   prepare/{train,labels,test}, embed labels, encoder, augment, classifier, index
-writes  metrics.json; fusion.json, labels.csv (per label), bins.csv (by label frequency)
+writes  metrics.json; labels.csv (per label), bins.csv (by label frequency)
 """
 
 from pathlib import Path
@@ -19,20 +19,22 @@ from xcutils.model.encoders import encode, load_encoder, network
 from xcutils.model.pretrained import build_pretrained
 from xcutils.model.transformer import transformer_network
 from xcutils.rank import bm25, scoring
-from xcutils.rank.assembly import choosing_predictor, final_predictor
+from xcutils.rank.assembly import final_predictor
 from xcutils.rank.scoring import (
     DEPTH,
     ENCODED,
     Result,
     ScoreParams,
     Split,
-    final_rankings,
-    fuse,
+    approximation,
+    fused_ranking,
     load_split,
+    part_rankings,
     search_width,
 )
+from xcutils.rank.served import load
 from xcutils.search.exact import exact
-from xcutils.search.metrics import Truth, without
+from xcutils.search.metrics import without
 from xcutils.search.propensity import inverse_propensities
 
 Params = ScoreParams
@@ -85,25 +87,28 @@ def main(prepare, embed, encoder, augment, classifier, index, metrics, out) -> N
     p = settings.section("score", Params)
     device = runtime.start()
     train, labels, tokenizer, test_dir = (prepare / part for part in ("train", "labels", "tokenizer", "test"))
-    parts = [train, labels, tokenizer, test_dir, embed, encoder, augment, classifier, index]
-    artifacts.check_together(*parts)
+    read = [train, labels, tokenizer, test_dir, embed, encoder, augment, classifier, index]
+    artifacts.check_together(*read)
     costs.announce(cost, costs.sizes_of(train, labels, test_dir), settings.values)
     inverse = inverse_propensities(train, labels)
-    searched = [augment, classifier]
-    fusion = fuse(choosing_predictor(prepare, searched, p.settings(), inverse, device), train, inverse, p)
     test = load_split(test_dir, len(inverse))
+    sample = test.sample(p.sample)
     label_tokens = artifacts.load_ragged(labels, "tokens")
-    rankings = {"BM25": bm25.search(test.tokens, label_tokens, search_width(test.excluded))[0]}
-    by_encoder, trained = encoder_rankings(test, prepare, embed, encoder, augment, device)
+    rankings = {"BM25": bm25.search(sample.tokens, label_tokens, search_width(sample.excluded))[0]}
+    by_encoder, trained = encoder_rankings(sample, prepare, embed, encoder, augment, device)
     rankings |= by_encoder
-    rankings = {name: without(ranking, test.excluded)[:, :DEPTH] for name, ranking in rankings.items()}
-    predictor = final_predictor(prepare, searched, index, p.settings(), inverse, device)
+    rankings = {name: without(ranking, sample.excluded)[:, :DEPTH] for name, ranking in rankings.items()}
+    predictor = final_predictor(prepare, [augment, classifier], p, inverse, device)
     fit = last_fit(artifacts.load_json(train, "meta.json")["refit"])
-    known = trained if same_encoder(encoder, classifier, fit) else None
-    searches, recalls = final_rankings(predictor, fusion, test, known)
-    searches.pop("similarity")  # the row `encoder` is the same search, but exact and with the encoder of M1
-    result = Result(rankings | searches, recalls, fusion, Truth(test.truth, inverse))
-    result.save(metrics, out, p, parts, labels)
+    queries = trained if same_encoder(encoder, classifier, fit) else predictor.embed(sample.tokens)
+    parts = part_rankings(predictor, sample, queries)
+    parts.pop("similarity")  # the row `encoder` is the same search, but with the encoder of M1
+    del predictor
+    model = load(index)
+    result = Result(
+        rankings | parts, fused_ranking(model, test), approximation(model, test, inverse), sample, test, inverse
+    )
+    result.save(metrics, out, p, read, labels)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Concatenated, encoder-only and classifier-only inference and their fusion on the test documents [UniDEC].
 
 reads   prepare/{train,labels,tokenizer,test}, train, index
-writes  unidec/metrics.json; fusion.json, labels.csv (per label), bins.csv (by label frequency)
+writes  unidec/metrics.json; labels.csv (per label), bins.csv (by label frequency)
 """
 
 from pathlib import Path
@@ -14,9 +14,9 @@ from xcutils.core.costs import Estimate, Host, Sizes
 from xcutils.core.pipelines import UNIDEC
 from xcutils.model.unified import pretrained_network, unified_network
 from xcutils.rank import scoring
-from xcutils.rank.assembly import choosing_predictor, final_predictor
-from xcutils.rank.scoring import Result, ScoreParams, final_rankings, fuse, load_split
-from xcutils.search.metrics import Truth
+from xcutils.rank.assembly import final_predictor
+from xcutils.rank.scoring import Result, ScoreParams, approximation, fused_ranking, load_split, part_rankings
+from xcutils.rank.served import load
 from xcutils.search.propensity import inverse_propensities
 
 Params = ScoreParams
@@ -43,16 +43,19 @@ def main(prepare: Path, train: Path, index: Path, metrics: Path, out: Path, file
     p = settings.section("score", Params)
     device = runtime.start()
     docs, labels, tokenizer, test_dir = (prepare / part for part in ("train", "labels", "tokenizer", "test"))
-    parts = [docs, labels, tokenizer, test_dir, train, index]
-    artifacts.check_together(*parts)
+    read = [docs, labels, tokenizer, test_dir, train, index]
+    artifacts.check_together(*read)
     costs.announce(cost, costs.sizes_of(docs, labels, test_dir), settings.values)
     inverse = inverse_propensities(docs, labels)
-    fusion = fuse(choosing_predictor(prepare, [train], p.settings(), inverse, device), docs, inverse, p)
     test = load_split(test_dir, len(inverse))
-    predictor = final_predictor(prepare, [train], index, p.settings(), inverse, device)
-    searches, recalls = final_rankings(predictor, fusion, test)
-    rankings = {ROWS.get(name, name): ranking for name, ranking in searches.items()}
-    Result(rankings, recalls, fusion, Truth(test.truth, inverse)).save(metrics, out, p, parts, labels)
+    sample = test.sample(p.sample)
+    predictor = final_predictor(prepare, [train], p, inverse, device)
+    parts = part_rankings(predictor, sample, predictor.embed(sample.tokens))
+    rankings = {ROWS.get(name, name): ranking for name, ranking in parts.items()}
+    del predictor
+    model = load(index)
+    result = Result(rankings, fused_ranking(model, test), approximation(model, test, inverse), sample, test, inverse)
+    result.save(metrics, out, p, read, labels)
 
 
 if __name__ == "__main__":

@@ -46,10 +46,8 @@ def predict(
     docs = [*((None, text) for text in given), *(read_file(file, text_column, id_column) if file else [])]
     if not docs:
         raise UserError('there is no text: give it in quotes, xc predict "text", or one per line with --file F.')
-    from longtail.serving import load_system  # torch and the models: only when there is something to predict
-    from xcutils.core import runtime
+    from longtail.serving import load_system  # the model: only when there is something to predict
 
-    runtime.start()
     system = load_system(data, PIPELINES[pipeline])
     for (id, text), answer in zip(docs, system.answers([text for _, text in docs], k)):
         click.echo(as_json_line(id, text, answer) if as_json else "\n".join(as_lines(id, text, answer)))

@@ -16,7 +16,7 @@ from math import exp
 from pathlib import Path
 from typing import NamedTuple
 
-from xcutils.core import artifacts, runtime
+from xcutils.core import artifacts
 from xcutils.core.console import say
 from xcutils.core.errors import UserError
 
@@ -161,6 +161,8 @@ def sizes_of(train: Path, labels: Path | int, test: Path | None = None, *, dim: 
 
 
 def this_host() -> Host:
+    from xcutils.core import runtime  # imports torch: only where a machine is looked at
+
     return Host(*runtime.strength())
 
 
@@ -170,6 +172,8 @@ def announce(cost: Callable[[Sizes, dict, Host], Estimate], sizes: Sizes, params
     On a device other than the CPU, batches, activations and scores are not in the machine's memory: no stage that works
     there is refused.
     """
+    from xcutils.core import runtime
+
     estimate = cost(sizes, params, this_host())
     device = runtime.device()
     if device.type != "cpu" and estimate.on_device:

@@ -2,9 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import sparse
+
+if TYPE_CHECKING:
+    from scipy import sparse
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,10 @@ class Ragged:
         """(values,) int64: the row of each value."""
         return np.repeat(np.arange(len(self)), self.lengths)
 
-    def csr(self, columns: int) -> sparse.csr_matrix:
+    def csr(self, columns: int) -> "sparse.csr_matrix":
         """The binary matrix (rows, columns) whose ones stand at the values."""
+        from scipy import sparse  # slow to import: only where a matrix is wanted
+
         ones = np.ones(len(self.values), dtype=np.float32)
         return sparse.csr_matrix((ones, np.asarray(self.values), np.asarray(self.offsets)), (len(self), columns))
 

@@ -101,6 +101,16 @@ def encode(
     return encode_sets(encoder, {"texts": texts}, read=read, normalise=normalise, chunk=chunk, watch=watch)["texts"]
 
 
+def encode_here(encoder: Encoder, tokens: Ragged, chunk: int = TEXTS) -> np.ndarray:
+    """What `encode` gives, in this thread alone: for a few texts that wait for an answer."""
+    out = np.empty((len(tokens), encoder.dim), dtype=np.float32)
+    with torch.inference_mode():
+        for start in range(0, len(tokens), chunk):
+            part = tokens.take(np.arange(start, min(start + chunk, len(tokens))))
+            out[start : start + chunk] = F.normalize(encoder.embed(encoder.read(part)).float(), dim=1).cpu().numpy()
+    return out
+
+
 class InMemory:
     """Rows that are filled chunk by chunk; scratch.Rows does the same in a file, for work that may be interrupted."""
 

@@ -8,13 +8,14 @@ from tokenizers import Tokenizer
 
 from xcutils.core.errors import UserError
 from xcutils.core.ragged import Ragged, starts
-from xcutils.model.checkpoints import checkpoint_folder
 
 TOKENISED = 4096  # texts tokenised at once: enough for every core, little memory
 
 
 def load_tokenizer(name: str) -> Tokenizer:
     """The fast tokenizer of a local folder or a named model, set to neither pad nor cut."""
+    from xcutils.model.checkpoints import checkpoint_folder  # imports torch, which predictions do without
+
     file = Path(checkpoint_folder(name)) / "tokenizer.json"
     if not file.is_file():
         raise UserError(f"{file} is missing: give a folder or a model that has a fast tokenizer (tokenizer.json).")

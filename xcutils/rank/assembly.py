@@ -1,56 +1,68 @@
 """A Predictor from the artifacts of the stages, which the caller has checked (artifacts.check_together)."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from scipy import sparse
 
 from xcutils.core import artifacts
 from xcutils.core.folds import CHOOSE, last_fit
 from xcutils.model.encoders import load_encoder
 from xcutils.rank.predictor import Predictor
 from xcutils.search.searched import vectors_of
-from xcutils.search.searcher import Searcher, open_searchers
+from xcutils.search.searcher import Searcher
 
 
-def final_predictor(
-    prepare: Path, stages: list[Path], index: Path, settings: dict, inverse: np.ndarray, device: torch.device
-) -> Predictor:
-    """The predictor for new texts: the models of the last fit, searched through the index.
+def final_predictor(prepare: Path, stages: list[Path], p: Any, inverse: np.ndarray, device: torch.device) -> Predictor:
+    """The predictor of the last fit, whose parts have rows of their own in the metrics.
 
-    stages    the folders of the stages whose vectors are searched; the last one has the encoder
-    settings  shortlist, neighbours, tau and ef of the score stage
-    inverse   (L,) inverse propensities
+    stages   the folders of the stages whose vectors are searched; the last one has the encoder
+    p        neighbours and tau of the memory
+    inverse  (L,) inverse propensities
     """
     fit = last_fit(artifacts.load_json(prepare / "train", "meta.json")["refit"])
-    searchers = open_searchers(vectors_of(stages, fit), index, settings["ef"], device)
-    positives = artifacts.load_ragged(prepare / "train", "positives").csr(len(inverse))
-    return _assemble(stages[-1] / fit, searchers, positives, settings, inverse, device)
+    return _assemble(prepare, stages, fit, None, p, inverse, device)
 
 
 def choosing_predictor(
-    prepare: Path, stages: list[Path], settings: dict, inverse: np.ndarray, device: torch.device
+    prepare: Path, stages: list[Path], p: Any, inverse: np.ndarray, device: torch.device
 ) -> Predictor:
-    """The predictor for choices: models that have not seen the validation documents, searched exactly."""
-    searchers = open_searchers(vectors_of(stages, CHOOSE), None, settings["ef"], device)
+    """The predictor for choices: models that have not seen the validation documents."""
     fitted = np.flatnonzero(~artifacts.load_array(prepare / "train", "is_validation"))
-    searchers["docs"] = Searcher(searchers["docs"].vectors[fitted], device=device)
-    positives = artifacts.load_ragged(prepare / "train", "positives").take(fitted).csr(len(inverse))
-    return _assemble(stages[-1] / CHOOSE, searchers, positives, settings, inverse, device)
+    return _assemble(prepare, stages, CHOOSE, fitted, p, inverse, device)
+
+
+def views_of(vectors: dict[str, np.ndarray]) -> dict[str, slice]:
+    """name -> the dimensions of a document that these vectors are compared with; empty where that is all of them."""
+    if "concatenated" not in vectors:
+        return {}
+    half = vectors["labels"].shape[1]
+    return {"labels": slice(0, half), "classifiers": slice(half, 2 * half)}
 
 
 def _assemble(
-    folder: Path,
-    searchers: dict[str, Searcher],
-    positives: sparse.csr_matrix,
-    settings: dict,
+    prepare: Path,
+    stages: list[Path],
+    fit: str,
+    docs: np.ndarray | None,
+    p: Any,
     inverse: np.ndarray,
     device: torch.device,
 ) -> Predictor:
-    views = {}
-    if "concatenated" in searchers:
-        half = searchers["labels"].vectors.shape[1]
-        views = {"labels": slice(0, half), "classifiers": slice(half, 2 * half)}
-    numbers = {name: settings[name] for name in ("shortlist", "neighbours", "tau")}
-    return Predictor(load_encoder(folder, device), searchers, views, positives, np.log(inverse), **numbers)
+    """docs  (n,) the training documents that the memory knows; None: all"""
+    vectors = vectors_of(stages, fit)
+    positives = artifacts.load_ragged(prepare / "train", "positives")
+    if docs is not None:
+        vectors["docs"] = vectors["docs"][docs]
+        positives = positives.take(docs)
+    searchers = {name: Searcher(np.asarray(v), device=device) for name, v in vectors.items()}
+    return Predictor(
+        load_encoder(stages[-1] / fit, device),
+        searchers,
+        views_of(vectors),
+        positives.csr(len(inverse)),
+        np.log(inverse),
+        p.neighbours,
+        p.tau,
+    )

@@ -65,11 +65,11 @@ def _best(scores: sparse.csr_matrix, k: int) -> tuple[np.ndarray, np.ndarray]:
     return rank(rows[kept], scores.indices[kept].astype(np.int64), scores.data[kept], scores.shape[0], k)
 
 
-def bytes_of(s: Sizes) -> float:
+def bytes_of(s: Sizes, queries: int) -> float:
     """Bytes of a search: while tokens are weighted, or of dense scores and the quarter of them that is above 0."""
-    scores = min(s.test * s.labels, max(SCORES, s.labels))
+    scores = min(queries * s.labels, max(SCORES, s.labels))
     return max(45 * s.label_tokens, (FLOAT + FLOAT) * s.label_tokens + (FLOAT + 21 / 4) * scores)
 
 
-def seconds_of(s: Sizes) -> float:
-    return 1e-8 * s.test * s.labels + 1e-7 * s.label_tokens
+def seconds_of(s: Sizes, queries: int) -> float:
+    return 1e-8 * queries * s.labels + 1e-7 * s.label_tokens

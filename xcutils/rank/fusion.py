@@ -4,14 +4,15 @@ A shortlist is the union of what the searches found; every part is computed exac
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
 from scipy import sparse
 from scipy.special import expit
 
-PARTS = ("classifier", "similarity", "memory", "propensity")
+from xcutils.rank.weights import Fusion
+
 # Weights that are tried with 1 for the classifier: every second one in all combinations, then those between.
 GRID = {
     "similarity": (0.0, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8),
@@ -34,28 +35,6 @@ class Shortlist:
     labels: np.ndarray
     parts: np.ndarray
     count: int
-
-
-@dataclass(frozen=True)
-class Fusion:
-    """Weights of the parts, and the logistic curve that turns the sum into a probability."""
-
-    classifier: float = 1.0
-    similarity: float = 0.0
-    memory: float = 0.0
-    propensity: float = 0.0
-    slope: float = 1.0
-    offset: float = 0.0
-
-    def scores(self, shortlist: Shortlist) -> np.ndarray:
-        """(M,) float64: the weighted sum of each pair."""
-        return shortlist.parts.astype(np.float64) @ np.array([getattr(self, part) for part in PARTS])
-
-    def probabilities(self, scores: np.ndarray) -> np.ndarray:
-        return expit(self.slope * scores + self.offset)
-
-    def as_dict(self) -> dict[str, float]:
-        return asdict(self)
 
 
 def union(rankings: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -138,7 +117,7 @@ def fit_weights(shortlist: Shortlist, judge: Callable[[np.ndarray], float]) -> F
 
     def score(fusion: Fusion) -> float:
         if fusion not in judged:
-            judged[fusion] = judge(table.top(fusion.scores(shortlist), 5))
+            judged[fusion] = judge(table.top(fusion.scores(shortlist.parts), 5))
         return judged[fusion]
 
     coarse = product(*(grid[::2] for grid in GRID.values()))
@@ -175,7 +154,7 @@ def calibrate(fusion: Fusion, shortlist: Shortlist, truth: np.ndarray) -> Fusion
 
     truth  (M,) bool  whether the pair is a positive
     """
-    scores = fusion.scores(shortlist)
+    scores = fusion.scores(shortlist.parts)
     slope, offset = 1.0, 0.0
     centre, spread = scores.mean(), scores.std() + 1e-12
     x = (scores - centre) / spread

@@ -1,4 +1,4 @@
-"""A trained system: token ids in, a fused shortlist out. Scoring and prediction go through the same code."""
+"""The parts of the fused score, each by itself and exactly: what the fusion is fitted on, and rows of the metrics."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from xcutils.core.ragged import Ragged
 from xcutils.core.vectors import unit
 from xcutils.model.encoder import Encoder
 from xcutils.model.encoders import encode
-from xcutils.rank.fusion import Fusion, Shortlist, entries, memory_scores, pair_scores, rank, top_of, union
+from xcutils.rank.fusion import Shortlist, entries, memory_scores, pair_scores, top_of, union
 from xcutils.search.searcher import Searcher
 
 Found = tuple[np.ndarray, np.ndarray]  # ids (Q, k), scores (Q, k)
@@ -21,12 +21,14 @@ SEARCHER_TO_PART = {"concatenated": "concatenated", "classifiers": "classifier",
 
 @dataclass
 class Predictor:
-    """The encoder, what it searches, and how the searches' answers are weighted.
+    """Encoder and searchers over each set of vectors.
 
-    searchers   labels and classifiers, each (L, D); docs (N, D), the retrieval memory; for two heads also concatenated
-    views       search -> the columns of an embedding that it uses; all of them where it is not named
-    positives   (N, L)  labels of the documents
-    propensity  (L,)    ln of the inverse propensity
+    searchers   "labels", "docs", and where classifiers were trained "classifiers" ("concatenated" has a row only)
+    views       searcher -> the columns of the embeddings that it uses; all of them where it has none
+    positives   (N, L) of the documents that the memory knows
+    propensity  (L,) ln of the inverse propensity
+    neighbours  documents the memory looks at; 0: there is no memory
+    tau         temperature of the memory's weights
     """
 
     encoder: Encoder
@@ -34,9 +36,8 @@ class Predictor:
     views: dict[str, slice]
     positives: sparse.csr_matrix
     propensity: np.ndarray
-    shortlist: int  # labels taken from each search
-    neighbours: int  # documents the memory looks at
-    tau: float  # temperature of the memory's weights
+    neighbours: int
+    tau: float
 
     def seen_by(self, name: str, queries: np.ndarray) -> np.ndarray:
         """The columns of the embeddings (Q, D) that this search uses, at length one."""
@@ -46,20 +47,26 @@ class Predictor:
         """(Q, D) embeddings of the texts: the queries of the searches."""
         return encode(self.encoder, tokens)
 
-    def search(self, queries: np.ndarray) -> tuple[dict[str, Found], sparse.csr_matrix]:
-        """(each search's answer, the memory's scores (Q, L) sparse)."""
+    def memory(self, queries: np.ndarray) -> sparse.csr_matrix:
+        """(Q, L) sparse: labels of the nearest training documents."""
+        if not self.neighbours:
+            return sparse.csr_matrix((len(queries), self.positives.shape[1]), dtype=np.float32)
         near, similarity = self.searchers["docs"].search(queries, self.neighbours)
-        memory = memory_scores(near, similarity, self.positives, tau=self.tau)
+        return memory_scores(near, similarity, self.positives, tau=self.tau)
+
+    def search(self, queries: np.ndarray, k: int) -> tuple[dict[str, Found], sparse.csr_matrix]:
+        """(part -> the k best labels by it alone, the memory's scores (Q, L) sparse)."""
+        memory = self.memory(queries)
         found = {
-            part: self.searchers[name].search(self.seen_by(name, queries), self.shortlist)
+            part: self.searchers[name].search(self.seen_by(name, queries), k)
             for name, part in SEARCHER_TO_PART.items()
             if name in self.searchers
         }
-        return {**found, "memory": top_of(memory, self.shortlist)}, memory
+        return {**found, **({"memory": top_of(memory, k)} if self.neighbours else {})}, memory
 
-    def pairs(self, queries: np.ndarray) -> tuple[Shortlist, dict[str, Found]]:
-        """(the union of what the searches found, with every part's score; each search's own answer)."""
-        found, memory = self.search(queries)
+    def shortlist(self, queries: np.ndarray, k: int) -> Shortlist:
+        """The union of the k best labels by each part, with every part's score."""
+        found, memory = self.search(queries, k)
         rows, labels = union([ids for ids, _ in found.values()])
         parts = np.stack(
             [
@@ -70,13 +77,7 @@ class Predictor:
             ],
             axis=1,
         )
-        return Shortlist(rows, labels, parts, len(queries)), found
+        return Shortlist(rows, labels, parts, len(queries))
 
     def _scores(self, name: str, queries: np.ndarray, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
         return pair_scores(self.seen_by(name, queries), self.searchers[name].vectors, rows, labels)
-
-    def predict(self, tokens: Ragged, fusion: Fusion, k: int) -> Found:
-        """(ids (Q, k), probabilities (Q, k)), best first, padded with -1 and 0."""
-        shortlist, _ = self.pairs(self.embed(tokens))
-        ids, scores = rank(shortlist.rows, shortlist.labels, fusion.scores(shortlist), shortlist.count, k)
-        return ids, np.where(ids >= 0, fusion.probabilities(np.where(ids >= 0, scores, 0)), 0.0)

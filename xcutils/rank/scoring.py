@@ -1,4 +1,4 @@
-"""What the score stages share: splits, the fitted fusion, the rankings of the test documents and their metrics."""
+"""What the stages `index` and `score` share: splits, the fitted fusion, the rankings of test documents, their metrics."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,33 +13,38 @@ from xcutils.core.params import value
 from xcutils.core.ragged import Ragged, to_strings
 from xcutils.model.costs import TRANSFORMERS, Network
 from xcutils.rank import bm25
-from xcutils.rank.fusion import Fusion, Shortlist, calibrate, entries, fit_weights, rank
-from xcutils.rank.predictor import Predictor
+from xcutils.rank.fusion import Shortlist, calibrate, entries, fit_weights
+from xcutils.rank.predictor import Found, Predictor
+from xcutils.rank.served import Model
+from xcutils.rank.weights import Fusion
 from xcutils.search.exact import SCORES, exact
+from xcutils.search.index import Index
+from xcutils.search.indexes import INDEXES
 from xcutils.search.metrics import Judged, Truth, frequency_bins, goal, most_per_row, pair_matrix, without
-from xcutils.search.searcher import INDEXES, recall
+from xcutils.search.plain import Exact
+from xcutils.search.searcher import recall
 
 DEPTH = 100  # labels ranked per document: R@100 needs them
-RANKED = 1 << 14  # documents whose shortlists are held at once
 ENCODED = 1024  # test documents that an encoder of its own row encodes at once
-RECALLED = 1000  # documents on which the index is compared with exact search
+COMPARED = 1000  # documents on which the searches of the model are compared with exact ones
+LOST = ("P@1", "P@5", "PSP@5", "N@5", "R@100")  # metrics by which they are compared
 BINS = ("head", "torso", "tail")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreParams:
-    """The parameters of a score stage: how the searches' answers are combined."""
+    """How the parts of the score are combined, and on how many documents each part is measured by itself."""
 
     shortlist: int = value(low=100)
-    ef: int = value(low=1)
-    neighbours: int = value(low=1)
+    neighbours: int = value(low=0)
     tau: float = value(above=0)
     tail: float = value(low=0, high=1)
     fusion_docs: int = value(low=1)
+    sample: int = value(low=1)
 
     def settings(self) -> dict:
-        """The parameters that prediction needs."""
-        return {name: v for name, v in asdict(self).items() if name in ("shortlist", "ef", "neighbours", "tau")}
+        """The parameters that the model depends on."""
+        return {name: v for name, v in asdict(self).items() if name != "sample"}
 
 
 @dataclass(frozen=True)
@@ -54,9 +59,10 @@ class Split:
     truth: sparse.csr_matrix
     excluded: sparse.csr_matrix
 
-    def part(self, start: int) -> "Split":
-        """The split's RANKED documents from `start` on."""
-        rows = np.arange(start, min(start + RANKED, len(self.tokens)))
+    def sample(self, count: int) -> "Split":
+        """So many of the documents, drawn at random but always the same; all of them where there are no more."""
+        drawn = np.random.default_rng(0).permutation(len(self.tokens))[:count]
+        rows = np.sort(drawn)
         return Split(self.tokens.take(rows), self.truth[rows], self.excluded[rows])
 
 
@@ -75,14 +81,14 @@ def drop_excluded(shortlist: Shortlist, excluded: sparse.csr_matrix) -> Shortlis
     return Shortlist(shortlist.rows[kept], shortlist.labels[kept], shortlist.parts[kept], shortlist.count)
 
 
-def fit_fusion(predictor: Predictor, split: Split, inverse: np.ndarray, tail: float) -> Fusion:
+def fit_fusion(predictor: Predictor, split: Split, inverse: np.ndarray, p: ScoreParams) -> Fusion:
     """The fusion that ranks the validation documents best, calibrated on them."""
     truth = Truth(split.truth, inverse)
 
     def judge(ranking: np.ndarray) -> float:
-        return goal(Judged(ranking, truth).figures(), tail)
+        return goal(Judged(ranking, truth).figures(), p.tail)
 
-    shortlist = drop_excluded(predictor.pairs(predictor.embed(split.tokens))[0], split.excluded)
+    shortlist = drop_excluded(predictor.shortlist(predictor.embed(split.tokens), p.shortlist), split.excluded)
     is_right = entries(split.truth, shortlist.rows, shortlist.labels) > 0
     return calibrate(fit_weights(shortlist, judge), shortlist, is_right)
 
@@ -90,7 +96,7 @@ def fit_fusion(predictor: Predictor, split: Split, inverse: np.ndarray, tail: fl
 def fuse(predictor: Predictor, train: Path, inverse: np.ndarray, p: ScoreParams) -> Fusion:
     """The fusion of a predictor that has not seen the validation documents of `train`, fitted on them."""
     held_out = np.flatnonzero(artifacts.load_array(train, "is_validation"))[: p.fusion_docs]
-    fusion = fit_fusion(predictor, load_split(train, len(inverse), held_out), inverse, p.tail)
+    fusion = fit_fusion(predictor, load_split(train, len(inverse), held_out), inverse, p)
     say("fusion: " + ", ".join(f"{name} {v:.3g}" for name, v in fusion.as_dict().items()))
     return fusion
 
@@ -100,40 +106,59 @@ def search_width(excluded: sparse.csr_matrix) -> int:
     return DEPTH + most_per_row(excluded)
 
 
-def final_rankings(
-    predictor: Predictor, fusion: Fusion, split: Split, known: np.ndarray | None = None
-) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-    """(row of metrics.json -> ranking (Q, DEPTH), searcher -> recall of its index); each document is encoded once.
+def part_rankings(predictor: Predictor, split: Split, queries: np.ndarray) -> dict[str, np.ndarray]:
+    """part -> ranking (Q, DEPTH) of the split's documents by this part alone, exactly.
 
-    known  (Q, D) what predictor.embed would give, where it has been made already
+    queries  (Q, D) their embeddings
     """
-    parts: list[dict[str, np.ndarray]] = []
-    recalls: dict[str, float] = {}
-    for start in range(0, len(split.tokens), RANKED):
-        part = split.part(start)
-        queries = predictor.embed(part.tokens) if known is None else known[start : start + RANKED]
-        parts.append(chunk_rankings(predictor, fusion, part, queries))
-        recalls = recalls or index_recall(predictor, queries[:RECALLED])
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, recalls
+    found, _ = predictor.search(queries, search_width(split.excluded))
+    return {name: without(ids, split.excluded)[:, :DEPTH] for name, (ids, _) in found.items()}
 
 
-def chunk_rankings(predictor: Predictor, fusion: Fusion, split: Split, queries: np.ndarray) -> dict[str, np.ndarray]:
-    """row -> ranking (Q, DEPTH) of every search and of the fusion, for documents whose shortlists fit into memory."""
-    shortlist, found = predictor.pairs(queries)
-    shortlist = drop_excluded(shortlist, split.excluded)
-    fused, _ = rank(shortlist.rows, shortlist.labels, fusion.scores(shortlist), shortlist.count, DEPTH)
-    rows = {name: without(ids, split.excluded)[:, :DEPTH] for name, (ids, _) in found.items()}
-    return {**rows, "fused": fused}
+def fused_ranking(model: Model, split: Split) -> np.ndarray:
+    """(Q, DEPTH): the labels that the model gives the split's documents."""
+    return model.rank(model.embed(split.tokens), DEPTH, rows_of(split.excluded))[0]
 
 
-def index_recall(predictor: Predictor, queries: np.ndarray) -> dict[str, float]:
-    """searcher -> recall@100 against exact search, in percent."""
-    recalls = {}
-    for name, searcher in predictor.searchers.items():
-        seen = predictor.seen_by(name, queries)
-        k = min(100, len(searcher.vectors))
-        recalls[name] = recall(searcher.search(seen, k)[0], exact(seen, searcher.vectors, k, device=searcher.device)[0])
-    return recalls
+def rows_of(matrix: sparse.csr_matrix) -> Ragged:
+    """The columns of each row's entries."""
+    return Ragged(matrix.indices, matrix.indptr.astype(np.int64))
+
+
+class Exhaustive(Exact):
+    """The vectors of an index, all compared with every query, in large products: what its searches are measured by."""
+
+    def __init__(self, index: Index, count: int):
+        self.index = index
+        self.vectors = index.take(np.arange(count))
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def search(self, queries: np.ndarray, k: int, threads: int = 1) -> Found:
+        return exact(queries.astype(np.float16).astype(np.float32), self.vectors, k)
+
+
+def approximation(model: Model, split: Split, inverse: np.ndarray) -> dict[str, float]:
+    """Recall of the model's searches, and how much higher metrics would be if all its searches were exact, in points."""
+    split = split.sample(COMPARED)
+    queries = model.embed(split.tokens)
+    asked, truth, excluded = model.settings.as_asked(queries), Truth(split.truth, inverse), rows_of(split.excluded)
+    exact_labels = Exhaustive(model.labels, model.n_labels)
+    exact_docs = Exhaustive(model.docs, len(model.positives))
+    near = max(1, model.settings.neighbours)
+
+    def share(one, other, queries: np.ndarray, k: int) -> float:
+        k = min(k, len(one))
+        return recall(one.search(queries, k)[0], other.search(queries, k)[0]) if k else 100.0
+
+    figures = {
+        f"recall@{DEPTH} labels": share(model.labels, exact_labels, asked, DEPTH),
+        f"recall@{near} docs": share(model.docs, exact_docs, queries, near),
+    }
+    best = Model(model.embed, exact_labels, exact_docs, model.positives, model.fusion, model.settings)
+    got, could = (Judged(m.rank(queries, DEPTH, excluded)[0], truth).figures() for m in (model, best))
+    return figures | {f"lost {name}": could[name] - got[name] for name in LOST}
 
 
 def rounded(figures: dict[str, float]) -> dict[str, float]:
@@ -175,37 +200,61 @@ def bin_rows(judged: dict[str, Judged], bins: np.ndarray) -> list[dict]:
 class Result:
     """The results of a score stage on the test documents.
 
-    rankings  row of metrics.json -> (Q, DEPTH)
-    recalls   searcher -> recall@100 of its index
+    parts   row of metrics.json -> (q, DEPTH), of the sample
+    fused   (Q, DEPTH) of all test documents
+    search  figures of the model's searches
     """
 
-    rankings: dict[str, np.ndarray]
-    recalls: dict[str, float]
-    fusion: Fusion
-    truth: Truth
+    parts: dict[str, np.ndarray]
+    fused: np.ndarray
+    search: dict[str, float]
+    sample: Split
+    test: Split
+    inverse: np.ndarray
 
-    def save(self, metrics: Path, out: Path, p: ScoreParams, parts: list[Path], labels: Path) -> None:
-        """Write the metrics, and into `out` the fusion and the metrics by bin and by label.
+    def save(self, metrics: Path, out: Path, p: ScoreParams, read: list[Path], labels: Path) -> None:
+        """Write the metrics, and into `out` the metrics by bin and by label.
 
-        parts   the artifacts that were read
+        read    the artifacts that were read
         labels  the prepared labels
         """
-        judged = {name: Judged(ranking, self.truth) for name, ranking in self.rankings.items()}
-        report = {name: rounded(one.figures()) for name, one in judged.items()}
-        report["index"] = {f"recall@100 {name}": v for name, v in rounded(self.recalls).items()}
+        truth = Truth(self.sample.truth, self.inverse)
+        judged = {name: Judged(ranking, truth) for name, ranking in self.parts.items()}
+        judged["fused"] = Judged(self.fused, Truth(self.test.truth, self.inverse))
+        report: dict = {name: rounded(one.figures()) for name, one in judged.items()}
+        report["index"] = rounded(self.search)
+        report["docs"] = {"fused": len(self.fused), "other rows": len(self.sample.tokens)}
         bins = frequency_bins(np.asarray(artifacts.load_array(labels, "frequency")), len(BINS))
-        with artifacts.writing(out, name="score", params=asdict(p), inputs=parts) as folder:
-            saved = {"weights": self.fusion.as_dict(), "settings": p.settings()}
-            artifacts.save_json(folder, "fusion.json", saved)
+        with artifacts.writing(out, name="score", params=asdict(p), inputs=read) as folder:
             artifacts.save_rows(folder, "bins.csv", bin_rows(judged, bins))
             artifacts.save_rows(folder, "labels.csv", label_rows(judged["fused"], bins, labels))
         artifacts.replace_json(metrics, report)
 
 
+def fusion_cost(s: Sizes, params: dict, host: Host, dim: int) -> tuple[list[list[Part]], float]:
+    """(the fullest moments, seconds) of fitting the fusion: exact searches with the validation documents."""
+    p = params["score"]
+    held = min(s.validation, p["fusion_docs"])
+    remembered = p["neighbours"] * s.per_doc * 0.6  # different labels of a document's neighbours
+    pairs = held * (2 * p["shortlist"] + min(p["shortlist"], remembered))
+    vectors = FLOAT * (2 * s.labels + s.docs) * dim
+    fitted = [
+        Part("vectors", vectors, mapped=True),
+        Part("documents of the first fit", FLOAT * s.docs * dim, "lower prepare.validation"),
+        Part("scores", FLOAT * min(held * max(s.labels, s.docs), SCORES)),
+        Part("positives", 2 * (INT + FLOAT) * s.positives + LONG * (s.docs + s.labels)),
+        Part("shortlists", 88 * pairs, f"lower score.fusion_docs ({p['fusion_docs']})"),
+        Part("memory", 40 * held * remembered, f"lower score.neighbours ({p['neighbours']})"),
+    ]
+    products = 2 * held * (2 * s.labels + s.docs) * dim / host.speed
+    chosen = 2 * FLOAT * held * (2 * s.labels + s.docs) / 2e9  # the best of each row of scores
+    return [fitted], products + chosen + 6e-5 * held * p["shortlist"]
+
+
 def cost(
     s: Sizes, params: dict, host: Host, *, net: Network, pretrained: Network | None, lexical: bool, rows: int
 ) -> Estimate:
-    """The cost of a score stage: searchers of the last fit, then rankings of all test documents, RANKED at a time.
+    """The cost of a score stage: every part on a sample of the test documents, the model on all of them.
 
     net         the trained encoder
     pretrained  the pretrained one, where it has a row of its own or is part of the vectors; else None
@@ -215,49 +264,31 @@ def cost(
     p, index = params["score"], params["index"]
     labels = FLOAT * s.labels * net.dim
     all_docs = FLOAT * s.docs * net.dim
-    count = 2 * s.labels + s.docs
-    found = p["neighbours"] * s.per_doc * 0.6  # different labels of a document's neighbours
-    held = min(s.validation, p["fusion_docs"])
+    sample = min(s.test, p["sample"])
+    compared = min(s.test, COMPARED)
     kind = INDEXES[index["search"]]
-
-    def shortlists(docs: float) -> list[Part]:
-        pairs = docs * (2 * p["shortlist"] + min(p["shortlist"], found))
-        return [
-            Part("shortlists", 88 * pairs, f"lower score.shortlist ({p['shortlist']})"),
-            Part("memory", 40 * docs * found, f"lower score.neighbours ({p['neighbours']})"),
-        ]
-
     kept = [
         Part("interpreter", INTERPRETER + TRANSFORMERS),
         Part("positives", 2 * (INT + FLOAT) * s.positives + LONG * (s.docs + s.labels)),
-    ]
-    scores = Part("scores", FLOAT * min(max(held, s.test) * max(s.labels, s.docs), SCORES))
-    final = [
-        *kind.cost(count, net.dim, index["m"]),
-        Part("vectors", 4 * labels + all_docs, mapped=True),
         Part("pretrained encoder", pretrained.weights if pretrained else 0.0, mapped=True),
-        Part("encoders", 3 * net.weights),
-        Part("rankings", LONG * rows * DEPTH * s.test, "take fewer test documents"),
+        Part("encoders", 2 * net.weights),
+        Part("rankings", LONG * DEPTH * (rows * sample + s.test), "take fewer test documents"),
+        Part("model", kind.disk(s.labels + s.docs, net.dim, index["m"]), mapped=True),
     ]
-    passes = pretrained.forward(s.test, s.test_tokens, host.threads, ENCODED) if pretrained else 0.0
-    queries = Part("queries", FLOAT * s.test * net.dim + 12 * DEPTH * s.test, net.fewer)
+    scores = Part("scores", FLOAT * min(sample * max(s.labels, s.docs), SCORES))
+    passes = pretrained.forward(sample, s.test_tokens, host.threads, ENCODED) if pretrained else 0.0
+    queries = Part("queries", FLOAT * (sample + s.test) * net.dim + 12 * DEPTH * sample, net.fewer)
     moments = [
-        [
-            Part("vectors", 2 * labels + all_docs, mapped=True),
-            Part("documents of the first fit", all_docs, net.fewer),
-            Part("encoder", 2 * net.weights),
-            scores,
-            *shortlists(held),
-        ],
-        [*final, Part("words that documents and labels share", bm25.bytes_of(s) if lexical else 0.0)],
-        [*final, queries, scores, Part("activations", passes)],
-        [*final, *shortlists(min(RANKED, s.test)), *([scores] if kind.exhaustive else [])],
-        [*final, Part("rows of labels.csv", 700 * s.labels)],
+        [Part("words that documents and labels share", bm25.bytes_of(s, sample) if lexical else 0.0)],
+        [Part("vectors", 4 * labels + all_docs, mapped=True), queries, scores, Part("activations", passes)],
+        [queries, Part("vectors compared with", labels + all_docs, net.fewer), scores],
+        [queries, Part("rows of labels.csv", 700 * s.labels)],
     ]
-    compared = 2 * net.dim + (pretrained.dim if pretrained else 0)
-    searches = s.test * 2 * s.labels * compared + 2 * held * count * net.dim
-    looked = kind.seconds(p["ef"], index["m"], max(s.labels, s.docs), net.dim) / host.threads
-    flops = pretrained.work(s.test, s.test_tokens, train=False)[0] if pretrained else 0.0
-    seconds = 8 + (searches + flops) / host.speed + s.test * (3 * looked + 1e-3) + 5e-5 * held * p["shortlist"]
-    seconds += 20e-6 * s.labels + (bm25.seconds_of(s) if lexical else 0.0)
+    dims = 3 * net.dim + (pretrained.dim if pretrained else 0)
+    products = 2 * (sample * (s.labels * dims + s.docs * net.dim) + compared * (s.labels + s.docs) * net.dim)
+    chosen = 2 * FLOAT * sample * (4 * s.labels + s.docs) / 2e9  # the best of each row of scores
+    looked = kind.seconds(400, index["m"], max(s.labels, s.docs), net.dim) / host.threads
+    flops = pretrained.work(sample, s.test_tokens * sample / max(1, s.test), train=False)[0] if pretrained else 0.0
+    seconds = 8 + (products + flops) / host.speed + chosen + s.test * (2 * looked + 1e-4)
+    seconds += 20e-6 * s.labels + (bm25.seconds_of(s, sample) if lexical else 0.0)
     return Estimate("score", fullest(kept, moments), seconds, 90 * s.labels, on_device=True)

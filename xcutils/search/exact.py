@@ -4,17 +4,11 @@ Answers are always (Q, k): padded with id -1 and score -inf where there are fewe
 """
 
 import warnings
-from pathlib import Path
 
 import numpy as np
 import torch
 
-from xcutils.core.costs import Part
-from xcutils.core.vectors import unit
-from xcutils.search.index import Building
-
 SCORES = 1 << 26  # scores held at once
-VECTORS = 1 << 16  # vectors whose lengths are looked at together
 
 
 def exact(
@@ -52,55 +46,3 @@ def _tensor(vectors: np.ndarray) -> torch.Tensor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torch warns that a read-only array must not be written to
         return torch.from_numpy(np.ascontiguousarray(vectors, dtype=np.float32))
-
-
-def alive(vectors: np.ndarray, chunk: int = VECTORS) -> np.ndarray:
-    """Ids of the rows that can be found: a zero row is near nothing. Rows that are not finite are refused."""
-    parts = [
-        start + np.flatnonzero(np.linalg.norm(unit(vectors[start : start + chunk]), axis=1) > 0)
-        for start in range(0, len(vectors), chunk)
-    ]
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
-
-
-class Exact:
-    """No index at all: it leaves every answer to exact search."""
-
-    exhaustive = True
-
-    def __init__(self, count: int):
-        self.count = count
-
-    @classmethod
-    def over(cls, vectors: np.ndarray, building: Building, *, ef: int) -> "Exact":
-        return cls(len(vectors))
-
-    @staticmethod
-    def build(vectors: np.ndarray, file: Path, building: Building, **options) -> None:
-        """Writes nothing."""
-
-    @classmethod
-    def open(cls, file: Path, *, count: int, dim: int, ef: int) -> "Exact":
-        return cls(count)
-
-    def __len__(self) -> int:
-        return self.count
-
-    def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray] | None:
-        return None
-
-    @staticmethod
-    def cost(count: int, dim: int, m: int) -> list[Part]:
-        return []
-
-    @staticmethod
-    def building_cost(sizes: list[int], dim: int) -> list[Part]:
-        return []
-
-    @staticmethod
-    def disk(count: int, dim: int, m: int) -> float:
-        return 0.0
-
-    @staticmethod
-    def seconds(ef: int, m: int, count: int, dim: int) -> float:
-        return 0.0

@@ -1,4 +1,4 @@
-"""The interface of an index: what the stage `index`, scoring, prediction and mining know of an approximate search."""
+"""The interface of an index: what the stage `index`, prediction and mining know of a search library."""
 
 import threading
 from collections.abc import Callable
@@ -23,19 +23,22 @@ class Building:
 
 
 class Index(Protocol):
-    """An index over unit vectors, built once, saved in one file, searched approximately.
+    """An index over vectors that are compared by their inner product, built once, saved in one file.
 
-    exhaustive  it has no answers of its own, and every vector is compared with every query
+    exhaustive  every vector is compared with every query
+    ef          vectors that an approximate search looks at, at least
     """
 
     exhaustive: bool
+    ef: int
 
     @classmethod
     def over(cls, vectors: np.ndarray, building: Building, *, ef: int) -> "Index":
         """An index that is not saved."""
 
-    @staticmethod
+    @classmethod
     def build(
+        cls,
         vectors: np.ndarray,
         file: Path,
         building: Building,
@@ -51,10 +54,18 @@ class Index(Protocol):
         """The index in a file that the caller has checked."""
 
     def __len__(self) -> int:
-        """The number of vectors that can be found."""
+        """The number of vectors that can be found: those that are not zero."""
 
-    def search(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """(ids int64, scores float32), both (Q, k), best first; None where exact search has to answer."""
+    def search(
+        self, queries: np.ndarray, k: int, threads: int = 1
+    ) -> tuple[np.ndarray, np.ndarray] | None:
+        """(ids int64, scores float32), both (Q, k), best first; None where exact search has to answer.
+
+        queries  (Q, D) finite;  k  at most the number of vectors that can be found
+        """
+
+    def take(self, ids: np.ndarray) -> np.ndarray:
+        """(n, D) float32: the vectors of these ids, as precise as the index holds them."""
 
     @staticmethod
     def cost(count: int, dim: int, m: int) -> list[Part]:

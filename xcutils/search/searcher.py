@@ -1,24 +1,19 @@
 """One interface to search: the k nearest of some unit vectors, exactly or through an index.
 
-Another library is one more class with the methods of `Index` and a row of INDEXES: the stages `index` and `score`,
-prediction and mining know no library.
+What a finished model searches with is in indexes.py; this is for training and scoring, with torch.
 """
-
-from pathlib import Path
 
 import numpy as np
 import torch
 
-from xcutils.core import artifacts
 from xcutils.core.costs import FLOAT, Part
 from xcutils.core.errors import UserError
-from xcutils.search.exact import SCORES, Exact, alive, exact
-from xcutils.search.hnsw import Hnsw
+from xcutils.search.exact import SCORES, exact
+from xcutils.search.graphs import alive
 from xcutils.search.index import Building, Index
+from xcutils.search.indexes import INDEXES
 
 MINED_EXACTLY = 1 << 16  # vectors up to which exact search is as fast as building an index first
-# Value of index.search -> its class.
-INDEXES: dict[str, type[Index]] = {"hnsw": Hnsw, "exact": Exact}
 MINED_LINKS = 16  # per vector of such an index
 MINED_WITH = "hnsw"  # the index that finds hard negatives where there are many labels
 
@@ -51,7 +46,7 @@ class Searcher:
         count = 0 if self.index is None else min(k, len(self.index))
         if self.index is None or count == 0 or len(queries) == 0:
             return self._exact(queries, k)
-        answer = self.index.search(queries, count)
+        answer = self.index.search(queries, count, torch.get_num_threads())
         if answer is None:
             return self._exact(queries, k)
         ids = np.full((len(queries), k), -1, dtype=np.int64)
@@ -64,33 +59,6 @@ class Searcher:
             return exact(queries, self.vectors, k, device=self.device)
         places, scores = exact(queries, self.vectors[self.alive], k, device=self.device)
         return np.where(places >= 0, np.append(self.alive, -1)[places], -1), scores
-
-
-def open_searchers(
-    vectors: dict[str, np.ndarray], index: Path | None, ef: int, device: torch.device | str = "cpu"
-) -> dict[str, Searcher]:
-    """A searcher over each set of vectors, through what the stage `index` wrote; exact where there is none.
-
-    index   the stage's folder, which the caller has checked
-    ef      vectors an approximate search looks at
-    device  where exact search is made
-    """
-    if index is None:
-        return {name: Searcher(np.asarray(v), device=device) for name, v in vectors.items()}
-    facts = artifacts.load_json(index, "index.json")
-    searchers = {}
-    for name, v in vectors.items():
-        built = facts["vectors"].get(name)
-        if built is None or v.shape != (built["count"], built["dim"]):  # hnswlib would read beyond its memory
-            raise UserError(f"{index} was not built over the {name} that are there now: {artifacts.remedy(index)}.")
-        opened = INDEXES[facts["search"]].open(index / file_of(name, facts["search"]), **built, ef=ef)
-        searchers[name] = Searcher(np.asarray(v), opened, device)
-    return searchers
-
-
-def file_of(name: str, search: str) -> str:
-    """The file of the index over the vectors of this name."""
-    return f"{name}.{search}"
 
 
 def nearest(

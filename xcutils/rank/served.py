@@ -1,0 +1,268 @@
+"""A finished model, ready to answer: token ids in, labels and probabilities out. Imports no torch unless its encoder does.
+
+The fused score of a label is linear in the document but for the memory:
+
+    score(x, l) = x . (w_c c_l + w_s z_l) + w_p ln(inverse propensity of l) + w_m memory(x, l)
+
+so that one vector per label is stored and searched, with the propensity as one more dimension. `score` and `xc predict`
+share this code; one text is answered as it is among others.
+"""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from xcutils.core import artifacts
+from xcutils.core.errors import UserError
+from xcutils.core.ragged import Ragged, starts
+from xcutils.core.threads import threads
+from xcutils.rank.compact import KIND, CompactBag
+from xcutils.rank.weights import Fusion
+from xcutils.search.index import Index
+from xcutils.search.indexes import INDEXES
+from xcutils.search.plain import Exact
+
+Found = tuple[np.ndarray, np.ndarray]  # ids (Q, k), scores (Q, k)
+HELD = 1 << 22  # sums of the memory held at once by a thread
+TOGETHER = 256  # texts ranked at once by a thread, at most
+MORE = 50  # labels that are searched beyond those that are asked for
+SLACK = 1e-3  # what rounding may add to a score
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a model was built with.
+
+    search      the index, a name of INDEXES
+    labels      {count, dim} of the vectors of labels;  docs  likewise
+    ef          vectors looked at by a search for labels, and for documents
+    views       dimensions of a document's embedding that are brought to length one by themselves, for labels
+    neighbours  documents the memory looks at;  tau  temperature of their weights
+    max_tokens  of a text, special ones included
+    """
+
+    search: str
+    labels: dict[str, int]
+    docs: dict[str, int]
+    ef: dict[str, int]
+    views: list[list[int]]
+    neighbours: int
+    tau: float
+    max_tokens: int
+
+    def as_asked(self, queries: np.ndarray) -> np.ndarray:
+        """(Q, D + 1) float16: the queries of the search for labels; the last dimension is for the propensity."""
+        asked = np.ones((len(queries), self.labels["dim"]), dtype=np.float16)
+        asked[:, :-1] = queries
+        for start, stop in self.views:
+            part = queries[:, start:stop]
+            lengths = np.linalg.norm(part, axis=1, keepdims=True)
+            asked[:, start:stop] = part / np.where(lengths > 0, lengths, 1)
+        return asked
+
+
+class Scratch(threading.local):
+    """Sums of the memory, one array a thread; zero between two uses."""
+
+    def __init__(self) -> None:
+        self.sums = np.zeros(0)
+
+    def of(self, size: int) -> np.ndarray:
+        if len(self.sums) < size:
+            self.sums = np.zeros(size)
+        return self.sums
+
+
+class Model:
+    """Encoder, searches and fusion of a finished run."""
+
+    def __init__(
+        self,
+        embed: Callable[[Ragged], np.ndarray],
+        labels: Index,
+        docs: Index,
+        positives: Ragged,
+        fusion: Fusion,
+        settings: Settings,
+    ):
+        """
+        embed      texts -> (Q, D) float32 of length one
+        labels     the vectors of labels
+        docs       the vectors of training documents
+        positives  N rows  labels of the training documents
+        """
+        self.embed = embed
+        self.labels = labels
+        self.docs = docs
+        self.positives = positives
+        self.fusion = fusion
+        self.settings = settings
+        self.n_labels = settings.labels["count"]
+        self.scratch = Scratch()
+
+    def predict(self, tokens: Ragged, k: int) -> Found:
+        """(ids (Q, k), probabilities (Q, k)), best first, padded with -1 and 0."""
+        ids, scores = self.rank(self.embed(tokens), k)
+        is_label = ids >= 0
+        return ids, np.where(is_label, self.fusion.probabilities(np.where(is_label, scores, 0)), 0.0)
+
+    def rank(self, queries: np.ndarray, k: int, excluded: Ragged | None = None) -> Found:
+        """(ids (Q, k) int64, fused scores (Q, k) float64), best first, padded with -1 and -inf.
+
+        queries   (Q, D) embeddings of the documents
+        excluded  Q rows  labels that may not be predicted
+        """
+        if not np.isfinite(queries).all():
+            raise UserError("a text's embedding holds values that are not finite: the model has diverged, train again.")
+        step = max(1, min(TOGETHER, HELD // max(1, self.n_labels)))
+        if len(queries) <= step:
+            return self._rank(queries, k, excluded)
+        ids = np.empty((len(queries), k), dtype=np.int64)
+        scores = np.empty((len(queries), k))
+
+        def some(start: int) -> None:
+            part = slice(start, min(start + step, len(queries)))
+            out = None if excluded is None else excluded.take(np.arange(part.start, part.stop))
+            ids[part], scores[part] = self._rank(queries[part], k, out)
+
+        with ThreadPoolExecutor(threads()) as workers:
+            list(workers.map(some, range(0, len(queries), step)))
+        return ids, scores
+
+    def _rank(self, queries: np.ndarray, k: int, excluded: Ragged | None) -> Found:
+        """`rank` of a few documents."""
+        asked = self.settings.as_asked(queries)
+        more = MORE + (0 if excluded is None else int(excluded.lengths.max(initial=0)))
+        found, linear = search(self.labels, asked, min(k + more, self.n_labels), self.n_labels)
+        if not self.fusion.memory or not self.settings.neighbours or not len(self.docs):
+            return _best(found, np.where(_among(found, excluded), -np.inf, linear), k)
+        places, weights = self._remembered(queries)
+        sums = self.scratch.of(len(queries) * self.n_labels)
+        np.add.at(sums, places, weights)
+        base = np.arange(len(queries))[:, None] * self.n_labels
+        found_places = np.where(found >= 0, base + found, 0).ravel()
+        total = np.where(found >= 0, linear + self.fusion.memory * sums[found_places].reshape(found.shape), -np.inf)
+        total[_among(found, excluded)] = -np.inf
+        sums[found_places[found.ravel() >= 0]] = 0  # what is left are labels that only the memory knows
+        others, their_total = self._others(asked, places, sums, linear, total, k, excluded)
+        sums[places] = 0
+        if not others.size:
+            return _best(found, total, k)
+        return _best(np.concatenate([found, others], axis=1), np.concatenate([total, their_total], axis=1), k)
+
+    def _remembered(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(places, weights): document * L + label of each label of the nearest training documents, and its share.
+
+        The share of a document is softmax(similarity / tau) [RAE-XMC].
+        """
+        near, similarity = search(self.docs, queries, self.settings.neighbours, len(self.positives))
+        shares = np.exp((similarity.astype(np.float64) - similarity[:, :1]) / self.settings.tau)
+        shares /= shares.sum(axis=1, keepdims=True)
+        rows, docs = np.nonzero(near >= 0)
+        owned = self.positives.take(near[rows, docs])
+        lengths = owned.lengths
+        return np.repeat(rows * self.n_labels, lengths) + owned.values, np.repeat(shares[rows, docs], lengths)
+
+    def _others(
+        self,
+        asked: np.ndarray,
+        places: np.ndarray,
+        sums: np.ndarray,
+        linear: np.ndarray,
+        total: np.ndarray,
+        k: int,
+        excluded: Ragged | None,
+    ) -> Found:
+        """(ids (Q, e), scores (Q, e)), padded: labels of the memory that the search has not found but that may be among the best k.
+
+        A label that was not found has no higher score without the memory than the last one that was.
+        """
+        last = np.where(np.isfinite(linear), linear, np.inf).min(axis=1, initial=np.inf)
+        last = np.where(np.isfinite(last), last, 0)
+        least = -np.partition(-total, k - 1, axis=1)[:, k - 1] if total.shape[1] >= k else np.full(len(total), -np.inf)
+        remembered = sums[places]
+        rows = places // self.n_labels
+        may = (remembered > 0) & (self.fusion.memory * remembered + last[rows] + SLACK >= least[rows])
+        wanted = np.unique(places[may])
+        rows, labels = np.divmod(wanted, self.n_labels)
+        vectors = self.labels.take(labels)
+        scores = np.einsum("pd,pd->p", vectors, asked[rows].astype(np.float32)) + self.fusion.memory * sums[wanted]
+        counts = np.bincount(rows, minlength=len(asked))
+        ids = np.full((len(asked), int(counts.max(initial=0))), -1, dtype=np.int64)
+        values = np.full(ids.shape, -np.inf)
+        columns = np.arange(len(wanted)) - starts(counts)[rows]
+        ids[rows, columns] = labels
+        values[rows, columns] = scores
+        values[_among(ids, excluded)] = -np.inf
+        return ids, values
+
+
+def search(index: Index, queries: np.ndarray, k: int, count: int) -> Found:
+    """(ids (Q, k), scores (Q, k)) of the highest inner products, best first, padded with -1 and -inf.
+
+    count  vectors of the index, those included that cannot be found
+    """
+    most = min(k, len(index))
+    ids = np.full((len(queries), k), -1, dtype=np.int64)
+    scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
+    if not most or not len(queries):
+        return ids, scores
+    answer = index.search(queries, most)
+    if answer is None:  # the graph does not reach so many: compare with all
+        answer = Exact(index.take(np.arange(count)).astype(np.float16)).search(queries, most)
+    if most == k:
+        return answer
+    ids[:, :most], scores[:, :most] = answer
+    return ids, scores
+
+
+def _among(ids: np.ndarray, excluded: Ragged | None) -> np.ndarray:
+    """(Q, n) bool: which of each row's ids (Q, n) are in its row of `excluded`."""
+    if excluded is None or not len(excluded.values) or not ids.size:
+        return np.zeros(ids.shape, dtype=bool)
+    span = int(max(ids.max(), np.max(excluded.values))) + 2
+    keys = np.arange(len(ids))[:, None] * span + ids
+    return np.isin(keys, excluded.row_ids() * span + excluded.values)
+
+
+def _best(ids: np.ndarray, scores: np.ndarray, k: int) -> Found:
+    """The k highest scores of each row, best first, ties by id; -1 where the score is -inf or there are fewer."""
+    if ids.shape[1] < k:
+        pads = ((0, 0), (0, k - ids.shape[1]))
+        ids, scores = np.pad(ids, pads, constant_values=-1), np.pad(scores, pads, constant_values=-np.inf)
+    order = np.lexsort((ids, -scores), axis=1)[:, :k]
+    ids, scores = np.take_along_axis(ids, order, axis=1), np.take_along_axis(scores, order, axis=1)
+    return np.where(np.isneginf(scores), -1, ids), scores
+
+
+def load(folder: Path) -> Model:
+    """The model in a folder that the caller has checked."""
+    settings = Settings(**artifacts.load_json(folder, "settings.json"))
+    kind = INDEXES[settings.search]
+
+    def opened(name: str, facts: dict[str, int]) -> Index:
+        return kind.open(folder / f"{name}.{settings.search}", **facts, ef=settings.ef[name])
+
+    return Model(
+        load_embed(folder),
+        opened("labels", settings.labels),
+        opened("docs", settings.docs),
+        artifacts.load_ragged(folder, "positives"),
+        Fusion(**artifacts.load_json(folder, "fusion.json")),
+        settings,
+    )
+
+
+def load_embed(folder: Path) -> Callable[[Ragged], np.ndarray]:
+    """The encoder of a model: texts -> (Q, D) of length one."""
+    if artifacts.load_json(folder, "encoder.json")["kind"] == KIND:
+        return CompactBag.load(folder).embed
+    from xcutils.core.runtime import device  # torch: only where the encoder needs it
+    from xcutils.model.encoders import encode_here, load_encoder
+
+    encoder = load_encoder(folder, device())
+    return lambda tokens: encode_here(encoder, tokens)

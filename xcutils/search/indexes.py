@@ -1,0 +1,11 @@
+"""The indexes by name. Another library is one more class with the methods of `Index`, and a row here: the stage `index`,
+prediction and mining know no library. Imports no torch.
+"""
+
+from xcutils.search.half import Half
+from xcutils.search.hnsw import Hnsw
+from xcutils.search.index import Index
+from xcutils.search.plain import Exact
+
+# Value of index.search -> its class.
+INDEXES: dict[str, type[Index]] = {"hnsw": Half, "hnswlib": Hnsw, "exact": Exact}
