@@ -27,9 +27,9 @@ CODE = ("stages", "xcutils", "longtail", "dvc.yaml", "params.yaml", "constraints
 LINES = 20  # of a log that a message shows
 
 
-def git(*words: str, folder: Path = ROOT) -> str:
-    """What a git command prints."""
-    done = subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True)
+def git(*words: str, folder: Path | None = None) -> str:
+    """What a git command prints; it works in this repository or in the folder."""
+    done = subprocess.run(["git", *words], cwd=folder or ROOT, capture_output=True, text=True)
     if done.returncode:
         raise UserError(f"`git {' '.join(words)}` failed: {done.stderr.strip()}")
     return done.stdout.rstrip()
