@@ -8,7 +8,7 @@ COMPARED = .scratch/peers/$(if $(DATASET),$(notdir $(abspath $(DATASET))),defaul
 export PATH := $(BIN):$(PATH)
 EXAMPLES := "Marfan syndrome" "Early infantile epileptic encephalopathy 15" "Congenital deafness with retinitis pigmentosa"
 
-.PHONY: run test lint types wheel env bench growth peers peers-env study sweep interruptions damage mutations estimate clean
+.PHONY: run test lint types wheel env bench growth profile alternate peers peers-env study sweep interruptions damage mutations estimate clean
 
 run: env  ## the whole pipeline on the default dataset, its metrics and three predictions
 	dvc repro
@@ -61,6 +61,13 @@ bench: env peers-env  ## clustering a million vectors; steps and label correlati
 
 growth: env  ## the whole pipeline on generated sets of 10,000 to 1,000,000 labels: time and memory of every stage
 	python -m benchmarks.growth $(if $(SIZES),--sizes $(SIZES)) $(CHANGES)
+
+profile: env  ## where the time of the finished run goes: every stage again under cProfile
+	python -m benchmarks.profile_run $(if $(PROJECT),--project $(PROJECT))
+
+alternate: env  ## an older commit against the present one, in turns, stage by stage: OLD=<commit>, DATASET=..., SET=...
+	$(if $(OLD),,$(error name the older commit: make alternate OLD=<commit>))
+	python -m benchmarks.alternate $(OLD) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(DATASET),--dataset $(DATASET)) $(CHANGES)
 
 estimate: env  ## the stages' estimates of memory and time against what they take, on two datasets
 	python -m tests.robustness.estimates

@@ -1,8 +1,8 @@
 """Datasets of any size, made from a seed: short texts, two to four labels to a document, most labels rare.
 
 Labels lie in topics of sixteen that share a word. A document has one label that is its own, others of the same topic,
-and others drawn from a power law; its text has words of all of them, and some of none. Every label has a training
-document if there are as many documents as labels.
+and others drawn from a power law; its text has about half of the words of each, and some of none. Every label has a
+training document if there are as many documents as labels.
 """
 
 import gzip
@@ -61,12 +61,14 @@ def documents(
     others = np.where(rng.random((count, MOST - 1)) < 0.5, near, far)
     numbers = rng.integers(FEWEST, MOST + 1, count)
     noise = rng.integers(0, len(words), (count, NOISE))
+    said = rng.random((count, MOST, MOST), dtype=np.float32) < 0.5  # which words of each of its labels a text has
     for row, (first, rest, number) in enumerate(zip(own.tolist(), others.tolist(), numbers.tolist())):
         following = [label % n_labels for label in range(first, first + MOST)]  # where two draws were the same
         chosen = list(dict.fromkeys([first, *rest, *following]))[:number]
-        title = [*labels[first], *(word for label in chosen[1:] for word in labels[label][:2])]
-        text = " ".join([*title, *(words[word] for word in noise[row].tolist())])
-        yield {"uid": names[row], "title": text, "target_ind": sorted(chosen)}
+        title = [words[word] for word in noise[row].tolist()]
+        for label, draws in zip(chosen, said[row].tolist()):
+            title += [word for word, drawn in zip(labels[label], draws) if drawn] or labels[label][-1:]
+        yield {"uid": names[row], "title": " ".join(title), "target_ind": sorted(chosen)}
 
 
 def write(folder: Path, n_labels: int, n_docs: int, n_test: int, seed: int = 0) -> None:

@@ -1,9 +1,11 @@
 """Time and memory of every stage as the data grows: the whole pipeline on generated sets of several sizes (Linux).
 
-python -m benchmarks.growth [--sizes 10000,100000,1000000] [--documents N] [-S NAME=VALUE ...] [--work DIR] [--out docs]
+python -m benchmarks.growth [--sizes 10000,100000,1000000] [--documents N] [-S NAME=VALUE ...]
+                            [--work DIR] [--out docs] [--keep]
 
 makes   WORK/SIZE/titles, a dataset of so many labels and as many documents (benchmarks/generated.py), and
-        WORK/SIZE/checkout, a clone of HEAD in which `dvc repro` runs on it; a size that is finished is not run again
+        WORK/SIZE/checkout, a clone of HEAD in which `dvc repro` runs on it. A size that is finished is not run again,
+        and its clone is removed without --keep: at 1,000,000 labels it has about 50 GB, half of them in DVC's cache
 prints  time and memory of every stage, how fast they grow, and what `xc estimate` says of them before the run
 writes  the same as WORK/growth.md, WORK/growth.json and the plot OUT/growth.png
 
@@ -13,6 +15,7 @@ takes seconds, most of them start Python and load libraries, and its exponent sa
 
 import json
 import math
+import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -26,7 +29,7 @@ from benchmarks.runs import DVC, Clone, say_what_is_left_out
 from longtail.estimates import estimates, with_dims
 from longtail.sizes import raw
 from stages import parameters
-from xcutils.core import console
+from xcutils.core import artifacts, console
 from xcutils.core.costs import this_host
 from xcutils.core.errors import UserError
 from xcutils.core.pipelines import MODULAR
@@ -36,6 +39,7 @@ TEST = 10  # training documents for each test document
 SHARED = 4  # labels for each auxiliary vector
 # Few epochs that have all an epoch can have: the encoder's second one and the classifiers' have clustered batches.
 SETTINGS = ("encoder.epochs=2", "encoder.cluster_from=1", "classifier.epochs=1", "classifier.cluster_from=0")
+FIGURES = ("P@1", "P@5", "R@100")
 ALL = "all"
 
 
@@ -47,6 +51,7 @@ class Grown:
     docs: int
     measured: dict[str, Measured]
     estimated: dict[str, Measured]
+    fused: dict[str, float]  # its metrics, in percent
 
     def of(self, stage: str) -> Measured | None:
         """What the stage took, or the whole run: the sum of the times and the largest memory."""
@@ -61,23 +66,30 @@ def changes_for(labels: int, given: Sequence[str]) -> list[str]:
     return [f"K={max(1, labels // SHARED)}", *SETTINGS, *given]
 
 
-def run(work: Path, labels: int, docs: int, given: Sequence[str]) -> Grown:
-    """The pipeline on a generated dataset, run or read from an earlier run."""
+def run(work: Path, labels: int, docs: int, given: Sequence[str], keep: bool) -> Grown:
+    """The pipeline on a generated dataset, run or read from an earlier run.
+
+    keep  the clone
+    """
     folder = work / str(labels)
     titles = (folder / "titles").resolve()
     changes = [*changes_for(labels, given), f"dataset={json.dumps(str(titles))}"]
     parameters(ROOT / MODULAR.params, changes)  # a mistake is told now
-    clone = Clone(folder, changes=changes, docs=docs, seed=0)
-    record = folder / "grown.json"
-    if not clone.is_finished or not record.is_file():
+    clone = Clone(folder, changes=changes, docs=docs, generator=artifacts.sha256(Path(generated.__file__)))
+    record, metrics = folder / "estimated.json", folder / "metrics.json"
+    if not clone.is_finished:
         console.say(f"{labels:,} labels: the dataset")
         generated.write(titles, labels, docs, docs // TEST)
         estimated = {name: asdict(took) for name, took in estimate(titles, changes).items()}
         record.write_text(json.dumps(estimated), encoding="utf-8")
         console.say(f"{labels:,} labels: dvc repro")
     measured = clone.finished()
-    estimated = {name: Measured(**took) for name, took in json.loads(record.read_text(encoding="utf-8")).items()}
-    return Grown(labels, docs, measured, estimated)
+    if clone.checkout.is_dir():
+        shutil.copy(clone.checkout / "metrics.json", metrics)
+        if not keep:
+            shutil.rmtree(clone.checkout)
+    said, found = (json.loads(path.read_text(encoding="utf-8")) for path in (record, metrics))
+    return Grown(labels, docs, measured, {name: Measured(**took) for name, took in said.items()}, found["fused"])
 
 
 def estimate(dataset: Path, changes: Sequence[str]) -> dict[str, Measured]:
@@ -157,7 +169,10 @@ def report(grown: Sequence[Grown], given: Sequence[str]) -> str:
         f"{sizes}; a test document for every {TEST} of them; an auxiliary vector for every {SHARED} labels; "
         f"{settings}, the rest as in params.yaml."
     )
-    return "\n\n".join([head, growth_table(grown), estimate_table(grown)])
+    learnt = "; ".join(
+        f"{one.labels:,}: " + ", ".join(f"{name} {one.fused[name]:.1f}" for name in FIGURES) for one in grown
+    )
+    return "\n\n".join([head, growth_table(grown), estimate_table(grown), f"Fused ranking, in percent: {learnt}."])
 
 
 def draw(grown: Sequence[Grown], file: Path) -> None:
@@ -181,7 +196,7 @@ def draw(grown: Sequence[Grown], file: Path) -> None:
         axes.plot([first.labels, last.labels], line, linestyle="--", color="grey", label="linear")
         axes.set(xscale="log", yscale="log", xlabel="labels, and as many documents", ylabel=unit)
         axes.grid(which="major", alpha=0.3)
-    both[1].legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+    both[1].legend(*both[0].get_legend_handles_labels(), loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
     figure.suptitle("Growth")
     figure.savefig(file, bbox_inches="tight", metadata={"Software": None})
     pyplot.close(figure)
@@ -204,12 +219,13 @@ def numbers(text: str) -> list[int]:
 @click.option("-S", "--set", "given", multiple=True, metavar="NAME=VALUE", help="A parameter of every run.")
 @click.option("--work", default=ROOT / ".scratch" / "growth", type=click.Path(path_type=Path), help="Where to work.")
 @click.option("--out", default=ROOT / "docs", type=click.Path(path_type=Path), help="Where the plot goes.")
+@click.option("--keep", is_flag=True, help="Leave the clones there, with all that the stages wrote.")
 @console.command
-def main(sizes: str, documents: int | None, given: tuple[str, ...], work: Path, out: Path) -> None:
+def main(sizes: str, documents: int | None, given: tuple[str, ...], work: Path, out: Path, keep: bool) -> None:
     """Run the pipeline on generated datasets of several sizes and print what it takes."""
     wanted = numbers(sizes)
     say_what_is_left_out()
-    grown = [run(work, labels, documents or labels, given) for labels in wanted]
+    grown = [run(work, labels, documents or labels, given, keep) for labels in wanted]
     text = report(grown, given)
     (work / "growth.md").write_text(text + "\n", encoding="utf-8")
     (work / "growth.json").write_text(json.dumps([asdict(one) for one in grown], indent=2) + "\n", encoding="utf-8")

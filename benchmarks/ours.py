@@ -53,13 +53,20 @@ def export(clone: Clone, folder: Path) -> None:
     xc(clone, "export", str(folder.resolve()))
 
 
+def dataset_change(dataset: Path | None) -> list[str]:
+    """The parameter that a clone needs to read this dataset, none for its own."""
+    if dataset is None:
+        return []
+    if not dataset.exists():
+        raise UserError(f"There is no dataset {dataset}: correct the path.")
+    return [f"dataset={json.dumps(str(dataset.resolve()))}"]
+
+
 def changes_for(dataset: Path | None, given: Sequence[str]) -> list[str]:
     """The parameters of the run; a mistake in them is told before anything runs."""
-    if dataset is not None and not dataset.exists():
-        raise UserError(f"There is no dataset {dataset}: correct the path.")
-    own = [] if dataset is None else [f"dataset={json.dumps(str(dataset.resolve()))}"]
-    parameters(ROOT / "params.yaml", [*own, *given])
-    return [*own, *given]
+    changes = [*dataset_change(dataset), *given]
+    parameters(ROOT / "params.yaml", changes)
+    return changes
 
 
 @click.command()

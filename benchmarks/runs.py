@@ -60,8 +60,8 @@ class Clone:
         self.folder, self.checkout = folder, folder / "checkout"
         self.wanted = {"code": code_at(commit), "changes": list(changes), **facts}
         if self._read("wanted.json") != self.wanted:
-            for name in ("wanted.json", "finished.json", "stages.jsonl"):
-                (folder / name).unlink(missing_ok=True)
+            for record in [*folder.glob("*.json"), *folder.glob("*.jsonl")]:
+                record.unlink()
             self._make(git("rev-parse", commit), changes)
             (folder / "wanted.json").write_text(json.dumps(self.wanted), encoding="utf-8")
 

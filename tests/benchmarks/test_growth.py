@@ -81,12 +81,17 @@ def took(seconds, gigabytes):
     return Measured(gigabytes * 1e9, seconds, seconds)
 
 
+FUSED = {"P@1": 12.34, "P@5": 5.0, "R@100": 50.0}
+
+
 def grown():
     """Two sizes: `embed` is linear, `index` is there at the larger one only."""
     estimated = {"embed": took(4.0, 1.0), "index": took(1.0, 2.0)}
     return [
-        Grown(1000, 1000, {"embed": took(2.0, 1.0), runs.DVC: took(1.0, 0)}, estimated),
-        Grown(10000, 10000, {"embed": took(20.0, 2.0), "index": took(5.0, 4.0), runs.DVC: took(1.0, 0)}, estimated),
+        Grown(1000, 1000, {"embed": took(2.0, 1.0), runs.DVC: took(1.0, 0)}, estimated, FUSED),
+        Grown(
+            10000, 10000, {"embed": took(20.0, 2.0), "index": took(5.0, 4.0), runs.DVC: took(1.0, 0)}, estimated, FUSED
+        ),
     ]
 
 
@@ -112,6 +117,7 @@ def test_estimates_are_divided_by_what_was_measured():
 def test_the_report_names_the_parameters_and_the_plot_is_drawn(tmp_path):
     text = growth.report(grown(), ["K=7"])
     assert all(f"`{change}`" in text for change in (*growth.SETTINGS, "K=7")) and "10,000 labels" in text
+    assert "10,000: P@1 12.3, P@5 5.0, R@100 50.0." in text
     growth.draw(grown(), tmp_path / "growth.png")
     assert (tmp_path / "growth.png").read_bytes()[:4] == b"\x89PNG"
 
