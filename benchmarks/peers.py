@@ -214,7 +214,7 @@ def report(rows: Sequence[dict], constants: tuple[float, float], missing: dict[s
         f"PSP with A={a}, B={b}. RSS is the peak of a process that trains and predicts, ours of the largest stage. "
         f"In batch {TOP} labels of a text, one by one {ALONE_TOP}, by one thread: median and p99."
     )
-    lines += [f"{TITLES[method]} {why}" for method, why in missing.items()]
+    lines += ["", *(f"- not in the table: {TITLES[method]} {why}" for method, why in missing.items())]
     text = "\n".join(lines)
     (out / "peers.md").write_text(text + "\n", encoding="utf-8")
     facts = {"propensity": {"a": a, "b": b}, "rows": list(rows), "missing": missing}

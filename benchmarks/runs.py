@@ -41,8 +41,8 @@ def code_at(commit: str) -> str:
 
 
 def say_what_is_left_out() -> None:
-    """Name the files whose changes are not committed: clones do not have them."""
-    changed = [line[3:] for line in git("status", "--porcelain", "--untracked-files=no").split("\n") if line]
+    """Name the files of the pipeline whose changes are not committed: clones do not have them."""
+    changed = [line[3:] for line in git("status", "--porcelain", "--", *CODE).split("\n") if line]
     if changed:
         console.say(f"not committed, and so not in what is measured: {', '.join(changed)}")
 
