@@ -3,10 +3,12 @@ PYTHON ?= python3
 BIN := $(CURDIR)/.venv/bin
 PEERS := .venv-peers/bin/python
 JOBS ?= 2
+CHANGES = $(foreach change,$(SET),-S $(change))
+COMPARED = .scratch/peers/$(if $(DATASET),$(notdir $(abspath $(DATASET))),default)
 export PATH := $(BIN):$(PATH)
 EXAMPLES := "Marfan syndrome" "Early infantile epileptic encephalopathy 15" "Congenital deafness with retinitis pigmentosa"
 
-.PHONY: run test lint types wheel env bench peers peers-env study sweep interruptions damage mutations estimate clean
+.PHONY: run test lint types wheel env bench growth profile alternate peers peers-env study sweep interruptions damage mutations estimate clean
 
 run: env  ## the whole pipeline on the default dataset, its metrics and three predictions
 	dvc repro
@@ -45,18 +47,27 @@ peers-env: .venv-peers/.made  ## the environment of the tools we compare with (l
 	.venv-peers/bin/pip install --quiet --disable-pip-version-check --no-deps -r benchmarks/peers-constraints.txt
 	touch $@
 
-peers: env peers-env  ## PECOS, omikuji, napkinXC and BM25 on exactly our split
-	rm -rf data/peers/export
-	xc timings --out data/peers/timings.json
-	xc export data/peers/export
-	python -m benchmarks.peers --export data/peers/export --out data/peers --peers-python $(PEERS) \
-		--metrics metrics.json --timings data/peers/timings.json
+peers: env peers-env  ## PECOS, omikuji, napkinXC and BM25 on exactly our split: DATASET=..., SET="K=32768 ...", METHODS=a,b
+	python -m benchmarks.ours --work $(COMPARED) $(if $(DATASET),--dataset $(DATASET)) $(CHANGES)
+	python -m benchmarks.peers --export $(COMPARED)/export --out $(COMPARED)/peers --peers-python $(PEERS) \
+		--metrics $(COMPARED)/metrics.json --timings $(COMPARED)/timings.json \
+		$(if $(METHODS),--methods $(METHODS)) $(if $(LIMIT),--limit $(LIMIT))
 
 bench: env peers-env  ## clustering a million vectors; steps and label correlations at many labels: time and memory
 	python -m benchmarks.clustering --pecos $(PEERS)
 	python -m benchmarks.classifier_step
 	python -m benchmarks.correlations
 	python -m benchmarks.all_labels
+
+growth: env  ## the whole pipeline on generated sets of 10,000 to 1,000,000 labels: time and memory of every stage
+	python -m benchmarks.growth $(if $(SIZES),--sizes $(SIZES)) $(CHANGES)
+
+profile: env  ## where the time of the finished run goes: every stage again under cProfile
+	python -m benchmarks.profile_run $(if $(PROJECT),--project $(PROJECT))
+
+alternate: env  ## an older commit against the present one, in turns, stage by stage: OLD=<commit>, DATASET=..., SET=...
+	$(if $(OLD),,$(error name the older commit: make alternate OLD=<commit>))
+	python -m benchmarks.alternate $(OLD) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(DATASET),--dataset $(DATASET)) $(CHANGES)
 
 estimate: env  ## the stages' estimates of memory and time against what they take, on two datasets
 	python -m tests.robustness.estimates

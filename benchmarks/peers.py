@@ -9,6 +9,7 @@ The peers only rank: filtering and metrics happen here, the same for all.
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ import click
 import numpy as np
 from scipy import sparse
 
-from benchmarks.peers_run import METHODS, positives_of, read_items
+from benchmarks.peers_run import ALONE_TOP, METHODS, TOP, positives_of, read_items
 from xcutils.core.errors import UserError
 from xcutils.data.datasets import describe
 from xcutils.search import metrics, propensity
@@ -29,6 +30,7 @@ COSTS = {
     "train_seconds": "train s",
     "ms_batch": "ms/text batch",
     "ms_single": "ms one by one",
+    "ms_p99": "p99",
     "rss_mb": "RSS MB",
     "model_mb": "model MB",
 }
@@ -154,16 +156,29 @@ def is_fresh(result: Path, inputs: Sequence[Path]) -> bool:
     return result.is_file() and result.stat().st_mtime > max(path.stat().st_mtime for path in inputs)
 
 
-def run_method(method: str, export: Path, out: Path, python: Path, threads: int) -> bool:
-    """Run peers_run.py for one method, its output in OUT/METHOD.log; False if it failed."""
+def run_method(method: str, export: Path, out: Path, python: Path, threads: int, limit: float) -> str:
+    """Run peers_run.py for one method, its output in OUT/METHOD.log; why there is no result, empty if there is one.
+
+    limit  seconds after which it is ended
+    """
     for suffix in ("json", "npy"):
         (out / f"{method}.{suffix}").unlink(missing_ok=True)
     # Waiting threads sleep, as in Longtail's own stages, and no library takes more threads than it is given.
     limits = {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": str(threads), "RAYON_NUM_THREADS": str(threads)}
     command = [str(python), str(SCRIPT), method, str(export), str(out), "--threads", str(threads)]
     with open(out / f"{method}.log", "w", encoding="utf-8") as log:
-        done = subprocess.run(command, check=False, stdout=log, stderr=log, env={**os.environ, **limits})
-    return done.returncode == 0 and (out / f"{method}.json").is_file()
+        process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **limits})
+        try:
+            code = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            return f"was stopped after {limit:,.0f} s"
+        finally:
+            process.kill()
+            process.wait()
+            for left in out.glob("*.work"):  # what it could not remove itself
+                shutil.rmtree(left, ignore_errors=True)
+    ended_well = code == 0 and (out / f"{method}.json").is_file()
+    return "" if ended_well else f"failed: see {out / method}.log"
 
 
 def read_result(method: str, out: Path, n_docs: int) -> tuple[np.ndarray, dict]:
@@ -188,15 +203,21 @@ def read_json(path: Path | None) -> dict:
         raise UserError(f"{path} is not valid JSON ({error}): make it again.") from None
 
 
-def report(rows: Sequence[dict], constants: tuple[float, float], failed: Sequence[str], out: Path) -> str:
-    """The whole text that is printed and written to peers.md; also writes peers.json."""
+def report(rows: Sequence[dict], constants: tuple[float, float], missing: dict[str, str], out: Path) -> str:
+    """The whole text that is printed and written to peers.md; also writes peers.json.
+
+    missing  {method: why it has no row}
+    """
     a, b = constants
     lines = [format_table(rows), "", *(f"- {line}" for line in format_best(rows)), ""]
-    lines.append(f"PSP with A={a}, B={b}. RSS is the peak of a process that trains and predicts.")
-    lines += [f"{TITLES[method]} failed: see {out / method}.log" for method in failed]
+    lines.append(
+        f"PSP with A={a}, B={b}. RSS is the peak of a process that trains and predicts, ours of the largest stage. "
+        f"In batch {TOP} labels of a text, one by one {ALONE_TOP}, by one thread: median and p99."
+    )
+    lines += ["", *(f"- not in the table: {TITLES[method]} {why}" for method, why in missing.items())]
     text = "\n".join(lines)
     (out / "peers.md").write_text(text + "\n", encoding="utf-8")
-    facts = {"propensity": {"a": a, "b": b}, "rows": list(rows), "failed": list(failed)}
+    facts = {"propensity": {"a": a, "b": b}, "rows": list(rows), "missing": missing}
     (out / "peers.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     return text
 
@@ -228,22 +249,24 @@ def _file():
 @click.option("--out", required=True, type=_folder(), help="folder for results")
 @click.option("--peers-python", default=".venv-peers/bin/python", type=click.Path(path_type=Path), show_default=True)
 @click.option("--methods", default=",".join(METHODS), show_default=True, help="comma-separated")
+@click.option("--limit", default=3600.0, show_default=True, help="seconds after which a method is ended")
 @click.option("--metrics", "scores", type=_file(), help="Longtail's metrics.json")
 @click.option("--timings", type=_file(), help="Longtail's costs, JSON")
 @click.option("--dataset", help="name that decides the constants of PSP  [default: the export's own]")
 @click.option("--threads", type=click.IntRange(min=1), default=os.cpu_count() or 1, show_default="all cores")
 @click.option("--again", is_flag=True, help="run methods whose result is there already, too")
-def main(export, out, peers_python, methods, scores, timings, dataset, threads, again):
+def main(export, out, peers_python, methods, limit, scores, timings, dataset, threads, again):
     try:
         names = _known(methods)
         constants = propensity.CONSTANTS[propensity.family_of(dataset or describe(export).name)]
         ours = longtail_rows(read_json(scores), read_json(timings))
-        failed = _run_all(names, export, out, peers_python, threads, again)
-        rows = compare(export, out, [name for name in names if name not in failed], constants)
-        click.echo(report([*rows, *ours], constants, failed, out))
+        missing = _run_all(names, export, out, peers_python, threads, again, limit)
+        rows = compare(export, out, [name for name in names if name not in missing], constants)
+        missing |= {name: "was left out (--methods)" for name in METHODS if name not in names}
+        click.echo(report([*rows, *ours], constants, missing, out))
     except UserError as error:
         raise click.ClickException(str(error)) from None
-    if failed:
+    if any(why.startswith("failed") for why in missing.values()):
         sys.exit(1)
 
 
@@ -255,14 +278,16 @@ def _known(methods: str) -> list[str]:
     return names
 
 
-def _run_all(names: Sequence[str], export: Path, out: Path, python: Path, threads: int, again: bool) -> list[str]:
-    """The methods that failed, after every method without a fresh result has been run."""
+def _run_all(
+    names: Sequence[str], export: Path, out: Path, python: Path, threads: int, again: bool, limit: float
+) -> dict[str, str]:
+    """{method: why it has no result}, after every method without a fresh result has been run."""
     inputs = [export / f"{name}.json.gz" for name in ("trn", "tst", "lbl")]
     for path in inputs:
         if not path.is_file():
             raise UserError(f"{path} is missing: write it with `xc export`.")
     out.mkdir(parents=True, exist_ok=True)
-    failed = []
+    missing = {}
     for name in names:
         if not again and is_fresh(out / f"{name}.json", [*inputs, SCRIPT]):
             click.echo(f"{TITLES[name]}: result is up to date", err=True)
@@ -270,9 +295,10 @@ def _run_all(names: Sequence[str], export: Path, out: Path, python: Path, thread
         if not python.is_file():
             raise UserError(f"{python} is missing: `make peers` makes the peers' environment.")
         click.echo(f"{TITLES[name]}: running", err=True)
-        if not run_method(name, export.resolve(), out.resolve(), python, threads):
-            failed.append(name)
-    return failed
+        if why := run_method(name, export.resolve(), out.resolve(), python, threads, limit):
+            click.echo(f"{TITLES[name]} {why}", err=True)
+            missing[name] = why
+    return missing
 
 
 if __name__ == "__main__":

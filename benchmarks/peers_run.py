@@ -4,7 +4,7 @@
 
 reads   {trn,tst,lbl}.json.gz as `xc export` writes them (uid, title, content, target_ind)
 writes  METHOD.npy (N, 100) int32, label ids best first, -1 for none, unfiltered
-        METHOD.json {train_seconds, ms_batch, ms_single, rss_mb, model_mb}
+        METHOD.json {train_seconds, ms_batch, ms_single, ms_p99, rss_mb, model_mb}
 
 Imports neither Longtail nor torch: the peers want an older numpy. A method is a function that gets a Task, trains, and
 returns a Trained; each imports its own library, so that the memory measured is that of this method alone.
@@ -16,7 +16,6 @@ import json
 import os
 import re
 import resource
-import statistics
 import sys
 import tempfile
 import time
@@ -27,8 +26,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy import sparse
 
-TOP = 100  # labels predicted for each text
-SINGLE = 200  # texts predicted one by one
+TOP = 100  # labels predicted for each text of a batch
+ALONE = 1000  # texts predicted one by one, by one thread
+ALONE_TOP = 10  # labels predicted for each of them
 NEIGHBOURS = 10
 TREES = 3
 SEED = 0
@@ -47,10 +47,16 @@ class Task(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """A trained method: texts -> ranking (n, TOP) int32, and a way to save all that it needs into a folder."""
+    """A trained method.
 
-    predict: Callable[[Sequence[str]], np.ndarray]
+    predict  texts, k -> ranking (n, k) int32
+    save     writes all that prediction needs into a folder
+    alone    makes it predict with one thread, where `predict` does not see to that by itself
+    """
+
+    predict: Callable[[Sequence[str], int], np.ndarray]
     save: Callable[[Path], None]
+    alone: Callable[[], object] = lambda: None
 
 
 def read_items(path: Path) -> list[dict]:
@@ -72,22 +78,22 @@ def positives_of(items: list[dict], n_labels: int) -> sparse.csr_matrix:
     return sparse.csr_matrix((np.ones(len(columns), dtype=np.float32), columns, indptr), shape=(len(items), n_labels))
 
 
-def as_ranking(rows: Sequence[Sequence[int]]) -> np.ndarray:
-    """(n, TOP) int32 of label ids, best first, filled up with -1."""
-    ranking = np.full((len(rows), TOP), -1, dtype=np.int32)
+def as_ranking(rows: Sequence[Sequence[int]], k: int) -> np.ndarray:
+    """(n, k) int32 of label ids, best first, filled up with -1."""
+    ranking = np.full((len(rows), k), -1, dtype=np.int32)
     for row, labels in zip(ranking, rows):
-        row[: len(labels)] = labels[:TOP]
+        row[: len(labels)] = labels[:k]
     return ranking
 
 
-def rank_scores(scores: sparse.csr_matrix) -> np.ndarray:
-    """(n, TOP) int32: the labels of each row with a score, highest first, equal scores by label id."""
+def rank_scores(scores: sparse.csr_matrix, k: int) -> np.ndarray:
+    """(n, k) int32: the labels of each row with a score, highest first, equal scores by label id."""
     scores.sort_indices()
     rows = []
     for start, end in zip(scores.indptr[:-1], scores.indptr[1:]):
-        best = np.argsort(-scores.data[start:end], kind="stable")[:TOP]
+        best = np.argsort(-scores.data[start:end], kind="stable")[:k]
         rows.append(scores.indices[start:end][best])
-    return as_ranking(rows)
+    return as_ranking(rows, k)
 
 
 class Features:
@@ -115,8 +121,12 @@ def frequent(task: Task) -> Trained:
     """The same labels for every text: the most frequent ones of the training docs."""
     frequency = np.asarray(task.positives.sum(axis=0)).ravel()
     order = np.argsort(-frequency, kind="stable")[:TOP]
-    best = as_ranking([order[frequency[order] > 0]])
-    return Trained(lambda texts: np.repeat(best, len(texts), axis=0), lambda folder: np.save(folder / "best.npy", best))
+    best = as_ranking([order[frequency[order] > 0]], TOP)
+
+    def predict(texts: Sequence[str], k: int) -> np.ndarray:
+        return np.repeat(best[:, :k], len(texts), axis=0)
+
+    return Trained(predict, lambda folder: np.save(folder / "best.npy", best))
 
 
 def bm25(task: Task) -> Trained:
@@ -130,12 +140,13 @@ def bm25(task: Task) -> Trained:
 
     index = bm25s.BM25()
     index.index(tokens(task.labels), show_progress=False)
-    known, top = index.vocab_dict, min(TOP, len(task.labels))
+    known = index.vocab_dict
 
-    def predict(texts: Sequence[str]) -> np.ndarray:
+    def predict(texts: Sequence[str], k: int) -> np.ndarray:
+        top = min(k, len(task.labels))
         queries = [[word for word in query if word in known] for query in tokens(texts)]
         asked = [row for row, query in enumerate(queries) if query]  # a query without a known word finds nothing
-        ranking = as_ranking([()] * len(texts))
+        ranking = as_ranking([()] * len(texts), k)
         if asked:
             found, scores = index.retrieve([queries[row] for row in asked], k=top, show_progress=False)
             ranking[asked, :top] = np.where(scores > 0, found, -1)
@@ -150,11 +161,11 @@ def tfidf_knn(task: Task) -> Trained:
     docs = features.of(task.texts)
     columns = docs.T.tocsr()
 
-    def predict(texts: Sequence[str]) -> np.ndarray:
+    def predict(texts: Sequence[str], k: int) -> np.ndarray:
         rankings = []
         for start in range(0, len(texts), CHUNK):
             cosines = features.of(texts[start : start + CHUNK]) @ columns
-            rankings.append(rank_scores(_keep_largest(cosines, NEIGHBOURS) @ task.positives))
+            rankings.append(rank_scores(_keep_largest(cosines, NEIGHBOURS) @ task.positives, k))
         return np.concatenate(rankings)
 
     def save(folder: Path) -> None:
@@ -199,9 +210,9 @@ def _xr_linear(task: Task, texts: list[str], positives: sparse.csr_matrix) -> Tr
     XLinearModel.train(docs, positives, C=tree, threads=task.threads).save(folder)
     model = XLinearModel.load(folder, is_predict_only=True)  # many times faster than the object that was trained
 
-    def predict(texts: Sequence[str]) -> np.ndarray:
+    def predict(texts: Sequence[str], k: int) -> np.ndarray:
         threads = task.threads if len(texts) > 1 else 1  # to wake a second thread costs more than one text
-        return rank_scores(model.predict(features.of(texts), only_topk=TOP, threads=threads))
+        return rank_scores(model.predict(features.of(texts), only_topk=k, threads=threads), k)
 
     def save(folder: Path) -> None:
         features.save(folder)
@@ -238,19 +249,19 @@ def _omikuji(task: Task, **settings) -> Trained:
     model = omikuji.Model.train_on_data(str(data), hyper, n_threads=task.threads)
     model.init_prediction_thread_pool(task.threads)
 
-    def predict(texts: Sequence[str]) -> np.ndarray:
+    def predict(texts: Sequence[str], k: int) -> np.ndarray:
         x = features.of(texts)
         rows = []
         for start, end in zip(x.indptr[:-1], x.indptr[1:]):
             pairs = list(zip(x.indices[start:end].tolist(), x.data[start:end].tolist()))
-            rows.append([label for label, _ in model.predict(pairs, top_k=TOP)])
-        return as_ranking(rows)
+            rows.append([label for label, _ in model.predict(pairs, top_k=k)])
+        return as_ranking(rows, k)
 
     def save(folder: Path) -> None:
         features.save(folder)
         model.save(str(folder / "model"))
 
-    return Trained(predict, save)
+    return Trained(predict, save, lambda: model.init_prediction_thread_pool(1))
 
 
 def plt(task: Task) -> Trained:
@@ -262,14 +273,14 @@ def plt(task: Task) -> Trained:
     model.fit(features.of(task.texts), task.positives)
     model.load()
 
-    def predict(texts: Sequence[str]) -> np.ndarray:
-        return as_ranking(model.predict(features.of(texts), top_k=TOP))
+    def predict(texts: Sequence[str], k: int) -> np.ndarray:
+        return as_ranking(model.predict(features.of(texts), top_k=k), k)
 
     def save(folder: Path) -> None:
         features.save(folder)
         (task.scratch / "model").rename(folder / "model")  # fit has written it already
 
-    return Trained(predict, save)
+    return Trained(predict, save, lambda: model.set_params(threads=1))
 
 
 METHODS: dict[str, Callable[[Task], Trained]] = {
@@ -297,6 +308,17 @@ def peak_rss_mb() -> float:
         return peak / (1 << 20 if sys.platform == "darwin" else 1 << 10)
 
 
+def times_alone(trained: Trained, texts: Sequence[str]) -> list[float]:
+    """The seconds of each text, predicted by itself with one thread."""
+    trained.alone()
+    seconds = []
+    for text in texts:
+        begin = time.perf_counter()
+        trained.predict([text], ALONE_TOP)
+        seconds.append(time.perf_counter() - begin)
+    return seconds
+
+
 def run(method: str, export: Path, threads: int, scratch: Path) -> tuple[np.ndarray, dict]:
     """The ranking of all test texts and what it cost. Reading the export is not counted, making features is."""
     train, test, labels = (read_items(export / f"{name}.json.gz") for name in ("trn", "tst", "lbl"))
@@ -314,17 +336,14 @@ def run(method: str, export: Path, threads: int, scratch: Path) -> tuple[np.ndar
     start = time.perf_counter()
     trained = METHODS[method](task)
     trained_at = time.perf_counter()
-    ranking = trained.predict(texts)
+    ranking = trained.predict(texts, TOP)
     predicted_at = time.perf_counter()
-    singles = []
-    for text in texts[:SINGLE]:
-        begin = time.perf_counter()
-        trained.predict([text])
-        singles.append(time.perf_counter() - begin)
+    alone = times_alone(trained, texts[:ALONE])
     costs = {
         "train_seconds": trained_at - start,
         "ms_batch": 1000 * (predicted_at - trained_at) / len(texts),
-        "ms_single": 1000 * statistics.median(singles),
+        "ms_single": 1000 * float(np.median(alone)),
+        "ms_p99": 1000 * float(np.quantile(alone, 0.99)),
         "rss_mb": peak_rss_mb(),
     }
     trained.save(saved)
@@ -340,7 +359,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=args.out) as scratch:
+    with tempfile.TemporaryDirectory(dir=args.out, suffix=".work") as scratch:
         ranking, costs = run(args.method, args.export, args.threads, Path(scratch))
     # The .json goes last and whole: where it stands, the ranking beside it is complete.
     np.save(args.out / f"{args.method}.npy", ranking)

@@ -91,14 +91,21 @@ def rows_of(**p_at_1):
 
 def test_table_has_a_cell_for_every_column():
     rows = rows_of(bm25=30.931, fused=57.8)
-    rows[0] |= {"train_seconds": 0.1234, "ms_batch": 12.34, "ms_single": 123.4, "rss_mb": 1e5, "model_mb": 0}
+    rows[0] |= {
+        "train_seconds": 0.1234,
+        "ms_batch": 12.34,
+        "ms_single": 123.4,
+        "ms_p99": 200.4,
+        "rss_mb": 1e5,
+        "model_mb": 0,
+    }
     lines = peers.format_table(rows).split("\n")
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     assert cells[0] == ["method", *peers.ACCURACY, *peers.COSTS.values()]
     assert {len(row) for row in cells} == {1 + len(peers.ACCURACY) + len(peers.COSTS)}
     assert cells[2][:2] == ["BM25 on label text (bm25s)", "30.93"]
-    assert cells[2][-5:] == ["0.12", "12.3", "123", "100000", "0.00"]
-    assert cells[3][0] == "Longtail" and cells[3][-5:] == ["-"] * 5
+    assert cells[2][-6:] == ["0.12", "12.3", "123", "200", "100000", "0.00"]
+    assert cells[3][0] == "Longtail" and cells[3][-6:] == ["-"] * 6
 
 
 def test_best_names_the_winner_of_each_column():
@@ -144,7 +151,8 @@ def test_a_result_is_fresh_only_if_newer_than_all_inputs(tmp_path):
 @settings(derandomize=True, deadline=None)
 @given(hnp.arrays(np.float32, (4, 7), elements=st.sampled_from([0, 0.25, 0.5, 1])), st.integers(1, 7))
 def test_sparse_scores_are_ranked_and_cut_as_a_sort_would(scores, k):
-    ranking = peers_run.rank_scores(sparse.csr_matrix(scores))
+    ranking = peers_run.rank_scores(sparse.csr_matrix(scores), peers_run.TOP)
+    np.testing.assert_array_equal(peers_run.rank_scores(sparse.csr_matrix(scores), k), ranking[:, :k])
     kept = peers_run._keep_largest(sparse.csr_matrix(scores), k).toarray()
     assert ranking.shape == (4, peers_run.TOP)
     for row, ranked, cut in zip(scores, ranking, kept):
@@ -177,7 +185,7 @@ def test_nearest_neighbours_sum_the_cosines_of_their_docs(tmp_path):
     positives = sparse.random(40, 9, density=0.3, format="csr", random_state=2, dtype=np.float32)
     positives.data[:] = 1
     task = peers_run.Task(texts[:40], positives, ["label"] * 9, 1, tmp_path)
-    ranking = peers_run.tfidf_knn(task).predict(texts[40:])
+    ranking = peers_run.tfidf_knn(task).predict(texts[40:], peers_run.TOP)
     expected = knn_by_hand(texts[40:], texts[:40], positives, peers_run.NEIGHBOURS)
     for row, scores in zip(ranking, expected):
         found = row[row >= 0]
@@ -223,6 +231,29 @@ def test_whole_command_with_methods_that_need_no_peer(tmp_path):
 
     again = invoke(tmp_path, "--methods", "frequent,tfidf-knn")
     assert again.output.count("up to date") == 2
+
+
+def test_a_method_over_the_limit_is_stopped_and_what_is_left_out_is_named(tmp_path):
+    write_export(tmp_path / "export")
+    (tmp_path / "slow").write_text('#!/bin/sh\nmkdir "$4/left.work"\nexec sleep 600\n')
+    (tmp_path / "slow").chmod(0o755)
+    done = invoke(tmp_path, "--methods", "bm25", "--limit", "1", "--peers-python", str(tmp_path / "slow"))
+    assert done.exit_code == 0, done.output
+    text = (tmp_path / "out" / "peers.md").read_text()
+    assert "BM25 on label text (bm25s) was stopped after 1 s" in text
+    assert "napkinXC PLT was left out (--methods)" in text
+    missing = json.loads((tmp_path / "out" / "peers.json").read_text())["missing"]
+    assert set(missing) == set(peers_run.METHODS)
+    assert not (tmp_path / "out" / "left.work").exists()
+
+
+def test_texts_one_by_one_are_asked_for_ten_labels_by_one_thread():
+    asked = []
+    trained = peers_run.Trained(
+        lambda texts, k: asked.append((texts, k)), lambda folder: None, lambda: asked.append("one thread")
+    )
+    assert len(peers_run.times_alone(trained, ["a", "b"])) == 2
+    assert asked == ["one thread", (["a"], 10), (["b"], 10)]
 
 
 def test_a_failing_method_is_named_and_the_others_stay(tmp_path):

@@ -22,7 +22,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +30,8 @@ import click
 import numpy as np
 from ruamel.yaml import YAML
 
+from benchmarks.apart import LAUNCHER, Measured
+from benchmarks.generated import known_words
 from longtail.estimates import stage_module, with_dims
 from longtail.sizes import raw
 from stages import parameters
@@ -68,15 +69,6 @@ COLUMNS = {
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What a stage took."""
-
-    peak: float  # bytes
-    seconds: float
-    cpu: float  # seconds of all threads
-
-
-@dataclass(frozen=True)
 class Comparison:
     """A stage's estimate beside what it took."""
 
@@ -96,14 +88,6 @@ class Comparison:
 
 
 # --- the generated dataset --------------------------------------------------------------------------------------------
-
-
-def known_words() -> list[str]:
-    """Whole words that the tokenizer knows."""
-    from xcutils.model.tokens import load_tokenizer
-
-    vocabulary = load_tokenizer(parameters(ROOT / MODULAR.params).values["prepare"]["tokenizer"]).get_vocab()
-    return sorted(word for word in vocabulary if word.isascii() and word.isalpha() and len(word) > 2)
 
 
 def generate(folder: Path, n_labels: int, n_docs: int) -> None:
@@ -144,29 +128,19 @@ def write_params(folder: Path, pipeline: Pipeline, changes: tuple[str, ...]) -> 
         YAML().dump(parameters(ROOT / pipeline.params, changes).values, opened)
 
 
-# The system counts what a process held before it became another program, so a small one has to start the stage.
-LAUNCHER = """
-import json, resource, subprocess, sys
-code = subprocess.call(sys.argv[1:], stdout=sys.stderr)
-usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-print(json.dumps([usage.ru_maxrss * 1024.0, usage.ru_utime + usage.ru_stime]))
-sys.exit(code)
-"""
-
-
 def run(stage: str, command: str, folder: Path) -> Measured:
     """What the stage takes in a process of its own."""
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    words = [sys.executable, "-S", "-c", LAUNCHER, sys.executable, *shlex.split(command)[1:]]
-    begin = time.perf_counter()
-    log = folder / f"{stage}.log"
+    log, took = (folder / f"{stage}.{kind}" for kind in ("log", "took"))
+    took.unlink(missing_ok=True)
+    words = [sys.executable, "-S", "-c", LAUNCHER, str(took.resolve()), sys.executable, *shlex.split(command)[1:]]
     with open(log, "w", encoding="utf-8") as opened:
         environment = {**os.environ, "PYTHONPATH": path}
-        done = subprocess.run(words, cwd=folder, env=environment, stderr=opened, stdout=subprocess.PIPE)
+        done = subprocess.run(words, cwd=folder, env=environment, stderr=opened, stdout=opened)
     if done.returncode:
         raise click.ClickException(f"{stage} failed:\n{log.read_text(encoding='utf-8')}")
-    peak, cpu = json.loads(done.stdout)
-    return Measured(peak, time.perf_counter() - begin, cpu)
+    facts = json.loads(took.read_text(encoding="utf-8"))
+    return Measured(facts["peak"], facts["seconds"], facts["cpu"])
 
 
 def compare(folder: Path, dataset: Path, first: str) -> Iterator[Comparison]:
