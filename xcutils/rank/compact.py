@@ -71,7 +71,9 @@ class CompactBag:
         artifacts.save_array(folder, "rows", self.rows)
         artifacts.save_array(folder, "scales", self.scales)
         artifacts.save_array(folder, "buckets", self.buckets)
-        artifacts.save_json(folder, "encoder.json", {"kind": KIND, "vocabulary": self.vocabulary, "ngrams": self.ngrams})
+        artifacts.save_json(
+            folder, "encoder.json", {"kind": KIND, "vocabulary": self.vocabulary, "ngrams": self.ngrams}
+        )
 
     @classmethod
     def load(cls, folder: Path) -> "CompactBag":

@@ -42,6 +42,11 @@ class Graph:
     def add(self, vectors: np.ndarray, ids: np.ndarray, threads: int) -> None:
         raise NotImplementedError
 
+    @staticmethod
+    def kept(vectors: np.ndarray) -> np.ndarray:
+        """Ids of the vectors that go into the graph, ascending."""
+        return alive(vectors)
+
     def write(self, file: Path) -> int:
         """Save the graph; the bytes that the file must have, since a library may not notice that the disk is full."""
         raise NotImplementedError
@@ -114,7 +119,7 @@ def grow(
     After each block, at most BLOCKS times in all, a draft is saved and read again, whether or not the work is ever
     interrupted: libraries do not save the state of their generators, and so a resumed graph comes out the same.
     """
-    ids = alive(vectors)
+    ids = kind.kept(vectors)
     block = max(building.block, -(-len(ids) // BLOCKS))
     dim = vectors.shape[1]
     graph: Any = None if drafts is None else drafts.load(dim, len(ids), building)

@@ -42,9 +42,7 @@ class Hnsw(Graph):
     def __len__(self) -> int:
         return self.graph.get_current_count()
 
-    def search(
-        self, queries: np.ndarray, k: int, threads: int = 1
-    ) -> tuple[np.ndarray, np.ndarray] | None:
+    def search(self, queries: np.ndarray, k: int, threads: int = 1) -> tuple[np.ndarray, np.ndarray] | None:
         """(ids, scores), both (Q, k); None where the graph does not reach k."""
         self.graph.set_ef(max(self.ef, k))
         try:

@@ -56,9 +56,7 @@ class Index(Protocol):
     def __len__(self) -> int:
         """The number of vectors that can be found: those that are not zero."""
 
-    def search(
-        self, queries: np.ndarray, k: int, threads: int = 1
-    ) -> tuple[np.ndarray, np.ndarray] | None:
+    def search(self, queries: np.ndarray, k: int, threads: int = 1) -> tuple[np.ndarray, np.ndarray] | None:
         """(ids int64, scores float32), both (Q, k), best first; None where exact search has to answer.
 
         queries  (Q, D) finite;  k  at most the number of vectors that can be found

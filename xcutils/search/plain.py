@@ -46,9 +46,7 @@ class Exact:
     def __len__(self) -> int:
         return len(self.alive)
 
-    def search(
-        self, queries: np.ndarray, k: int, threads: int = 1
-    ) -> tuple[np.ndarray, np.ndarray] | None:
+    def search(self, queries: np.ndarray, k: int, threads: int = 1) -> tuple[np.ndarray, np.ndarray] | None:
         ids = np.empty((len(queries), k), dtype=np.int64)
         scores = np.empty((len(queries), k), dtype=np.float32)
         queries = np.asarray(queries, dtype=np.float16).astype(np.float32)
