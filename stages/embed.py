@@ -1,7 +1,8 @@
-"""Document and label embeddings from the pretrained encoder, before any training: what zero-shot search uses.
+"""Embeddings of texts from the pretrained encoder, before any training: of those sets that a later stage reads.
 
-reads   prepare/train tokens, prepare/labels tokens, prepare/tokenizer special.json
-writes  docs (N, D) float32, labels (L, D) float32, unit length; embed.json {checkpoint, pooling, sha256}
+reads   prepare/train tokens or prepare/labels tokens, or both; prepare/tokenizer special.json
+writes  of train docs (N, D) float32, of labels labels (L, D) float32, unit length;
+        embed.json {checkpoint, pooling, sha256}
 """
 
 from dataclasses import asdict, dataclass
@@ -10,16 +11,20 @@ from pathlib import Path
 from typing import Literal
 
 import click
+import numpy as np
 
 from stages import parameters
 from xcutils.core import artifacts, console, costs, runtime
 from xcutils.core.costs import BANDWIDTH, FLOAT, INT, INTERPRETER, LONG, Estimate, Host, Part, Sizes
+from xcutils.core.errors import UserError
+from xcutils.core.ragged import Ragged
 from xcutils.model.checkpoints import checkpoint_hash
 from xcutils.model.encoders import encode_sets, move
 from xcutils.model.tokens import check_vocabulary
 from xcutils.model.transformer import TransformerNetwork, build_transformer, transformer_network
 
 TEXTS = 1024  # texts encoded at once, and kept if the stage is interrupted
+VECTORS = {"train": "docs", "labels": "labels"}  # folder of prepared texts -> the name of their vectors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +39,10 @@ def network(params: dict) -> TransformerNetwork:
 
 
 def cost(s: Sizes, params: dict, host: Host) -> Estimate:
-    """All embeddings of documents and labels in memory, written at the end."""
+    """All embeddings in memory, written at the end: of labels and, for the unified method, of documents too."""
     net = network(params)
-    texts, tokens = s.docs + s.labels, s.doc_tokens + s.label_tokens
+    both = "train" in params  # only its pipeline has this section
+    texts, tokens = s.labels + both * s.docs, s.label_tokens + both * s.doc_tokens
     vectors = FLOAT * texts * net.dim
     parts = [
         Part("interpreter", INTERPRETER + net.imports),
@@ -49,31 +55,49 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
     return Estimate("embed", parts, 6 + flops / host.speed + vectors / BANDWIDTH, vectors, on_device=True)
 
 
+def load_texts(folders: tuple[Path, ...]) -> dict[str, Ragged]:
+    """Name of the vectors -> token ids of the texts in each folder."""
+    for folder in folders:
+        if folder.name not in VECTORS:
+            raise UserError(
+                f"{folder} cannot be embedded: name the folder {' or '.join(VECTORS)} that `prepare` wrote."
+            )
+    return {VECTORS[folder.name]: artifacts.load_ragged(folder, "tokens") for folder in folders}
+
+
+def sizes(texts: dict[str, Ragged]) -> Sizes:
+    """The numbers that the stage's cost depends on."""
+    none = Ragged(np.zeros(0, np.int32), np.zeros(1, np.int64))
+    docs, labels = texts.get("docs", none), texts.get("labels", none)
+    tokens = {"doc_tokens": len(docs.values), "label_tokens": len(labels.values)}
+    return Sizes(docs=len(docs), labels=len(labels), **tokens)
+
+
 @click.command()
-@click.argument("train", type=click.Path(exists=True, path_type=Path))
-@click.argument("labels", type=click.Path(exists=True, path_type=Path))
+@click.argument("sets", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.argument("tokenizer", type=click.Path(exists=True, path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
+@console.params_file
 @console.command
-def main(train: Path, labels: Path, tokenizer: Path, out: Path) -> None:
-    settings = parameters()
+def main(sets: tuple[Path, ...], tokenizer: Path, out: Path, file: Path) -> None:
+    """Embed the prepared texts of the folders SETS, `train` or `labels` or both."""
+    settings = parameters(file)
     p = settings.section("embed", Params)
     device = runtime.start()
-    inputs = [train, labels, tokenizer]
+    inputs = [*sets, tokenizer]
     artifacts.check_together(*inputs)
     special = artifacts.load_json(tokenizer, "special.json")
     check_vocabulary(tokenizer, p.model, "embed.model")
-    costs.announce(cost, costs.sizes_of(train, labels), settings.values)
+    texts = load_texts(sets)
+    costs.announce(cost, sizes(texts), settings.values)
     encoder = move(build_transformer(p.model, special, pooling=p.pooling, layers=0, dropout=0.0), device)
     sha256 = checkpoint_hash(p.model)
-    sources = {"docs": train, "labels": labels}
-    sets = {name: artifacts.load_ragged(source, "tokens") for name, source in sources.items()}
     watch = partial(console.progress, name="embed", unit="chunk")
     with (
         runtime.resumable(Path(__file__), p, inputs, checkpoint=sha256) as scratch,
         artifacts.writing(out, name="embed", params=asdict(p), inputs=inputs) as folder,
     ):
-        for name, vectors in encode_sets(encoder, sets, chunk=TEXTS, watch=watch, into=scratch.rows).items():
+        for name, vectors in encode_sets(encoder, texts, chunk=TEXTS, watch=watch, into=scratch.rows).items():
             artifacts.save_array(folder, name, vectors)
         facts = {"checkpoint": p.model, "pooling": p.pooling, "sha256": sha256}
         artifacts.save_json(folder, "embed.json", facts)

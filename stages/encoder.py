@@ -153,14 +153,12 @@ class Siamese:
 
     def label_embeddings(self, chunk: int = encoders.TEXTS) -> np.ndarray:
         """(L, D) n(E(z) + a), computed without gradients."""
-        out = np.zeros((self.n_labels, self.encoder.dim), dtype=np.float32)
-        self.encoder.eval()
+        out = encode(self.encoder, self.texts.take(self.n_docs + self.every), read=True, normalise=False, chunk=chunk)
         with torch.no_grad():
             for start in range(0, len(out), chunk):
                 rows = np.arange(start, min(start + chunk, len(out)))
-                z = self.aux.add(self.encoder.embed(self.texts.take(self.n_docs + rows)).float(), rows)
+                z = self.aux.add(self._to_device(out[rows]), rows)
                 out[rows] = F.normalize(z, dim=1).cpu().numpy()
-        self.encoder.train()
         return out
 
 

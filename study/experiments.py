@@ -35,6 +35,16 @@ FORMER: dict[str, Values] = {
     str(MODULAR.params): {"embed.layers": 0},
     str(UNIDEC.params): {"train.start": "labels", "train.classifier_from": 0},
 }
+# Parameters that a file did not have when experiments were recorded, with the value at which nothing changes. At this
+# value they are left out of an experiment's digest, for the same reason.
+ADDED: dict[str, Values] = {
+    str(MODULAR.params): {},
+    str(UNIDEC.params): {"embed.model": "sentence-transformers/all-MiniLM-L6-v2", "embed.pooling": "mean"},
+}
+# Values that had another name when experiments were recorded: {parameter: {its name now: its name then}}.
+RENAMED: dict[str, dict[Any, Any]] = {"cluster.space": {"pretrained": "labels"}}
+# Defaults that have changed since: {parameter: {default now: default then}}. The experiments keep the old one.
+DEFAULTS_THEN: dict[str, dict[Any, Any]] = {"cluster.space": {"labels": "pretrained"}}
 
 
 @dataclass(frozen=True)
@@ -52,7 +62,8 @@ class Experiment:
     def digest(self) -> str:
         """Of its values, those of former parameters of its pipeline included."""
         own = str(self.pipeline.params)
-        return digest({**self.values, own: FORMER[own] | self.values[own]})
+        known = {name: value for name, value in self.values[own].items() if ADDED[own].get(name, ...) != value}
+        return digest({**self.values, own: FORMER[own] | known | renamed(known)})
 
     def arguments(self, present: dict[str, Values]) -> list[str]:
         """The words of `dvc exp run` that make this experiment from the parameter files as they are at present."""
@@ -87,6 +98,17 @@ def with_values(tree: dict, values: Values, file: str = str(MODULAR.params)) -> 
             raise UserError(f"{name} is not a parameter: {file} has no such line.")
         part[key] = value
     return tree
+
+
+def renamed(values: Values) -> Values:
+    """Those of the values that had another name when experiments were recorded, by that name."""
+    return {name: names[values[name]] for name, names in RENAMED.items() if values.get(name) in names}
+
+
+def then(values: Values) -> Values:
+    """Those of the values that are a default of now, as they were when experiments were recorded."""
+    changed = {name: values[name] for name in DEFAULTS_THEN if name in values}
+    return {name: DEFAULTS_THEN[name][value] for name, value in changed.items() if value in DEFAULTS_THEN[name]}
 
 
 def differences(old: Values, new: Values) -> list[str]:

@@ -34,7 +34,7 @@ from longtail.recipes import flat, values_of
 from stages import check_parameters
 from study import code, experiments, records
 from study.directions import DIRECTIONS, ONE_FIT, Setting, settings
-from study.experiments import ROOT, Experiment, dvc, with_values
+from study.experiments import ROOT, Experiment, dvc, then, with_values
 from study.page import FIGURES, document, read_notes, recipe_rows, recipes
 from study.records import Record, Rows
 from study.sparse import SPARSE, write_sparse
@@ -108,13 +108,14 @@ def make(name: str, setting: Setting, files: Files, seed: int | None = None) -> 
     pipeline = pipeline_with(files[setting.start])
     file, own = str(pipeline.params), dict(setting.changes)
     shared = {key: own.pop(key) for key in list(own) if pipeline is not MODULAR and key.startswith("prepare.")}
-    tree = with_values(files[setting.start], own if seed is None else {**own, "seed": seed}, setting.start)
+    start = with_values(files[setting.start], then(flat(files[setting.start])), setting.start)
+    tree = with_values(start, own if seed is None else {**own, "seed": seed}, setting.start)
     check_parameters(tree, setting.start, pipeline)  # now, and not in the middle of the night
     if different := set(flat(tree)) ^ set(flat(files[file])):
         raise UserError(f"{setting.start} and {file} do not have the same lines: {', '.join(sorted(different))}.")
     if pipeline is MODULAR:
         return Experiment(name, {file: flat(tree)})
-    root = flat(with_values(files[PARAMS], shared))
+    root = flat(with_values(files[PARAMS], then(flat(files[PARAMS])) | shared))
     inputs = {key: value for key, value in root.items() if key == "dataset" or key.startswith("prepare.")}
     return Experiment(name, {file: flat(tree), PARAMS: inputs}, pipeline)
 

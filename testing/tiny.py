@@ -34,10 +34,13 @@ DVC_FILES = {f"{folder}/".lstrip("/"): load_yaml(Path(folder, "dvc.yaml")) for f
 EVERY = {f"{folder}{name}": facts for folder, tree in DVC_FILES.items() for name, facts in tree["stages"].items()}
 STAGES = {name: facts for name, facts in EVERY.items() if "/" not in name}
 UNIFIED = {name: facts for name, facts in EVERY.items() if name not in STAGES}
-SHARED = ("prepare", "embed")  # the stages of the modular pipeline that the unified one reads
+SHARED = ("prepare",)  # the stages of the modular pipeline whose outputs the unified one reads
 PARAMS = pipelines.MODULAR.params.as_posix()
 UNIDEC = pipelines.UNIDEC.params.as_posix()
 DATASET = "data/raw/tiny"
+# The parameters that name a checkpoint.
+NAMED_CHECKPOINTS = ["prepare.tokenizer", "embed.model", "encoder.model"]
+NAMED_CHECKPOINTS += [f"{UNIDEC}:{name}" for name in ("embed.model", "train.model")]
 
 LOOKS = ("small", "large", "flat")
 COLOURS = ("red", "green", "blue")
@@ -214,7 +217,7 @@ def make_checkpoint(folder: Path) -> Path:
 
 def small_checkpoint(folder: Path) -> dict[str, str]:
     """The changes that put the checkpoint in `folder` in place of the default one."""
-    return dict.fromkeys(("prepare.tokenizer", "embed.model", "encoder.model", f"{UNIDEC}:train.model"), str(folder))
+    return dict.fromkeys(NAMED_CHECKPOINTS, str(folder))
 
 
 def module(stage: str):

@@ -55,7 +55,7 @@ def unidec_run(tiny_run, tiny_model, tmp_path_factory) -> Path:
     from testing import tiny
 
     folder, stages = tiny.branch(
-        tiny_run, tmp_path_factory.mktemp("unidec"), "unidec/gandalf", **tiny.small_checkpoint(tiny_model)
+        tiny_run, tmp_path_factory.mktemp("unidec"), "unidec/embed", **tiny.small_checkpoint(tiny_model)
     )
     tiny.run_stages(folder, stages)
     return folder

@@ -730,7 +730,7 @@ def test_other_losses_of_the_encoder_run_over_the_batch_and_over_all_labels(
 def test_the_unified_method_runs_to_the_end(name, tiny_run, tiny_model, tmp_path):
     changes = method_of(name)
     given = {f"{UNIDEC}:{key}": value for key, value in changes.items()}
-    folder, stages = branch(tiny_run, tmp_path / "run", "unidec/gandalf", **small_checkpoint(tiny_model), **given)
+    folder, stages = branch(tiny_run, tmp_path / "run", "unidec/embed", **small_checkpoint(tiny_model), **given)
     run_stages(folder, stages)
     rows = {"encoder", "memory", "fused"} | (set() if name.startswith("depsl") else {"concatenated", "classifier"})
     assert_sound(folder / "unidec" / "metrics.json", rows)

@@ -34,3 +34,15 @@ def test_runs_share_nothing():
 @pytest.mark.parametrize("refit", [True, False])
 def test_new_texts_meet_the_models_of_the_last_fit(refit):
     assert last_fit(refit) == list(folds(IS_VALIDATION, refit))[-1].name
+
+
+def test_training_is_watched_on_some_validation_documents_where_there_are_many(monkeypatch):
+    is_validation = np.arange(100) % 2 == 1
+    every = np.flatnonzero(is_validation)
+    monkeypatch.setattr("xcutils.core.folds.WATCHED", 50)
+    assert next(folds(is_validation, refit=True)).validation.tolist() == every.tolist()
+    monkeypatch.setattr("xcutils.core.folds.WATCHED", 7)
+    choose, final = folds(is_validation, refit=True)
+    assert len(set(choose.validation.tolist()) & set(every.tolist())) == 7  # different ones, from first to last
+    assert (choose.validation[0], choose.validation[-1]) == (every[0], every[-1])
+    assert choose.training.tolist() == np.flatnonzero(~is_validation).tolist() and len(final.training) == 100

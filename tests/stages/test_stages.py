@@ -16,9 +16,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 
 from stages.cluster import Params as ClusterParams
 from stages.cluster import head_labels, share_vectors
+from stages.encoder import Params as EncoderParams
 from stages.score import encoder_rankings, same_encoder
 from testing.tiny import (
     DATASET,
@@ -38,6 +40,7 @@ from testing.tiny import (
     branch,
     dataset_rows,
     home,
+    invoke,
     label_id,
     make_params,
     make_project,
@@ -50,6 +53,7 @@ from testing.tiny import (
 )
 from xcutils.core import artifacts, runtime
 from xcutils.core.params import check
+from xcutils.core.params import read as read_params
 from xcutils.core.ragged import to_strings
 from xcutils.core.rooms import code_of
 from xcutils.model.encoders import encode, load_encoder
@@ -59,6 +63,7 @@ from xcutils.rank.fusion import Fusion, rank
 from xcutils.rank.scoring import final_rankings, load_split
 from xcutils.search.metrics import evaluate, without
 from xcutils.search.propensity import inverse_propensities
+from xcutils.train.clustering import balanced_clusters, mean_cosine
 
 pytestmark = pytest.mark.stage
 
@@ -170,8 +175,8 @@ def test_prepare_counts_what_the_papers_tables_show(data):
 
 def test_embeddings_are_of_length_one(data):
     folder = artifacts.check(data / "embed")
-    assert_unit(artifacts.load_array(folder, "docs"), (TRAIN, DIMS))
     assert_unit(artifacts.load_array(folder, "labels"), (L, DIMS))
+    assert sorted(path.name for path in folder.iterdir()) == ["embed.json", "labels.npy", "manifest.json"]
 
 
 def test_head_labels_have_a_vector_of_their_own_and_the_rest_share_evenly(data):
@@ -412,10 +417,10 @@ def test_another_seed_gives_another_model_and_other_metrics(tiny_run, change):
 
 def test_the_default_checkpoint_finds_labels_before_any_training(tmp_path):
     make_project(tmp_path)
-    said = run_stages(tmp_path, ["prepare", "embed"])["embed"]
+    said = run_stages(tmp_path, ["prepare", "unidec/embed"])["unidec/embed"]
     assert said.startswith("embed: about ") and said.count("\n") == 1  # no bar where there is no terminal
     folder = tmp_path / "data"
-    docs, labels = (artifacts.load_array(folder / "embed", name) for name in ("docs", "labels"))
+    docs, labels = (artifacts.load_array(tmp_path / home("unidec/embed"), name) for name in ("docs", "labels"))
     assert_unit(docs, (TRAIN, 384)), assert_unit(labels, (L, 384))
     truth = artifacts.load_ragged(folder / "prepare" / "train", "positives").csr(L)
     figures = evaluate(np.argsort(-docs @ labels.T, axis=1), truth, np.ones(L))
@@ -520,7 +525,7 @@ def test_with_as_many_vectors_as_labels_each_has_its_own_and_the_user_is_told(ch
 
 
 @pytest.mark.parametrize("algorithm", ["balanced", "k-means"])
-@pytest.mark.parametrize("space", ["labels", "centroids"])
+@pytest.mark.parametrize("space", ["labels", "centroids", "pretrained"])
 @pytest.mark.parametrize("head", [0, 6])
 def test_every_way_to_cluster_gives_exactly_k(change, algorithm, space, head):
     settings = {"cluster.algorithm": algorithm, "cluster.space": space, "cluster.head": head}
@@ -531,6 +536,59 @@ def test_every_way_to_cluster_gives_exactly_k(change, algorithm, space, head):
     assert (facts["head"] == 0) == (head == 0)
     shared = np.bincount(label_to_aux)[facts["head"] :]
     assert algorithm == "k-means" or shared.max() - shared.min() <= 1
+
+
+def texts_by_hand(folder: Path, is_fitted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(vectors of the fitted documents, of the labels) by the encoder that the stage `encoder` would start from."""
+    prepare = folder / "data" / "prepare"
+    tokens, labels = (artifacts.load_ragged(prepare / name, "tokens") for name in ("train", "labels"))
+    docs = tokens.take(np.flatnonzero(is_fitted))
+    architecture = check(EncoderParams, read_params(folder / PARAMS)["encoder"], "here")
+    torch.manual_seed(0)
+    encoder = architecture.build([docs, labels], artifacts.load_json(prepare / "tokenizer", "special.json"))
+    encoder.eval()
+    with torch.no_grad():
+        return tuple(F.normalize(encoder(part).float(), dim=1).numpy() for part in (docs, labels))
+
+
+@pytest.mark.parametrize("kind", ["bag-of-embeddings", "transformer"])
+@pytest.mark.parametrize("space", ["labels", "centroids"])
+def test_labels_are_clustered_as_the_encoder_sees_them_before_it_is_trained(change, kind, space):
+    folder, _ = change("cluster", "cluster", **{"encoder.kind": kind, "cluster.head": 0, "cluster.space": space})
+    prepare = folder / "data" / "prepare" / "train"
+    is_fitted = ~np.asarray(artifacts.load_array(prepare, "is_validation"))
+    docs, vectors = texts_by_hand(folder, is_fitted)
+    positives = artifacts.load_ragged(prepare, "positives").take(np.flatnonzero(is_fitted))
+    for label in range(L) if space == "centroids" else ():
+        own = [docs[i] for i in range(len(docs)) if label in positives[i]]
+        vectors[label] = np.mean(own, axis=0) if own else vectors[label]
+    found = artifacts.load_array(folder / "data" / "cluster", "label_to_aux")
+    facts = artifacts.load_json(folder / "data" / "cluster", "cluster.json")
+    if kind == "bag-of-embeddings":  # a transformer's last digits depend on the texts beside it
+        np.testing.assert_array_equal(found, balanced_clusters(vectors, K, seed=0))
+    assert facts["mean_cosine"] == pytest.approx(mean_cosine(vectors, found), abs=1e-3)
+
+
+OTHER_THAN_EMBEDDED = {"layers": {"encoder.layers": 1}, "pooling": {"encoder.pooling": "cls"}, "same": {}}
+
+
+@pytest.mark.parametrize("other", OTHER_THAN_EMBEDDED)
+def test_a_transformer_that_embed_has_run_does_not_encode_the_labels_again(change, tiny_run, monkeypatch, other):
+    monkeypatch.setattr("stages.cluster.encode", raise_power_cut)
+    settings = {"encoder.kind": "transformer", "cluster.head": 0, **OTHER_THAN_EMBEDDED[other]}
+    if other != "same":
+        with pytest.raises(RuntimeError, match="the power went"):
+            change("cluster", "cluster", **settings)
+        return
+    folder, _ = change("cluster", "cluster", **settings)
+    vectors = np.asarray(artifacts.load_array(tiny_run / "data" / "embed", "labels"))
+    found = artifacts.load_array(folder / "data" / "cluster", "label_to_aux")
+    np.testing.assert_array_equal(found, balanced_clusters(vectors, K, seed=0))
+
+
+def test_only_prepared_texts_are_embedded(tiny_run):
+    result = invoke(tiny_run, module("embed").main, ["data/prepare/test", "data/prepare/tokenizer", "elsewhere"])
+    assert_one_sentence(result, "data/prepare/test cannot be embedded", "train or labels")
 
 
 @pytest.mark.parametrize("k", [1, 2, 7, 39])
@@ -649,10 +707,9 @@ def test_an_interrupted_stage_goes_on_unless_its_own_code_was_edited(
     assert_nothing_left(folder, "embed")
     with edited(tree / file):
         said = run_stages(folder, ["embed"])["embed"]
-    assert (f"embed: docs: goes on after {TRAIN} of {TRAIN} rows" in said) == goes_on
-    for name in ("docs", "labels"):
-        made, wanted = (artifacts.load_array(base / "data" / "embed", name) for base in (folder, tiny_run))
-        np.testing.assert_array_equal(made, wanted)
+    assert (f"embed: labels: goes on after {L} of {L} rows" in said) == goes_on
+    made, wanted = (artifacts.load_array(base / "data" / "embed", "labels") for base in (folder, tiny_run))
+    np.testing.assert_array_equal(made, wanted)
 
 
 def raise_power_cut(*_) -> None:

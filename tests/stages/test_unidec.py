@@ -620,7 +620,7 @@ def test_the_fit_that_chooses_does_not_see_the_validation_documents(change, unid
             rows["trn"][doc] |= {"title": "round round lid", "target_ind": [int(doc) % L]}
     settings = small_checkpoint(tiny_model) | {f"{UNIDEC}:{name}": value for name, value in epochs.items()}
     other = make_project(tmp_path / "other", rows, **settings)
-    run_stages(other, ["prepare", "embed", "unidec/gandalf", "unidec/train"])
+    run_stages(other, ["prepare", "unidec/embed", "unidec/gandalf", "unidec/train"])
     same, _ = change(last="unidec/train", **epochs)
     np.testing.assert_array_equal(artifacts.load_array(other / "data" / "prepare" / "train", "is_validation"), held_out)
     for name in ("labels", "classifiers", "concatenated"):
@@ -656,7 +656,7 @@ def test_label_texts_as_points_change_the_model_and_no_document(change, unidec_r
 
 def test_without_refit_the_models_that_chose_are_used(tiny_model, tmp_path):
     folder = make_project(tmp_path, **small_checkpoint(tiny_model), **{"prepare.refit": False})
-    run_stages(folder, ["prepare", "embed", *UNIFIED])
+    run_stages(folder, ["prepare", *UNIFIED])
     assert [path.name for path in (folder / home("unidec/train")).iterdir() if path.is_dir()] == ["choose"]
     assert_sound(load_metrics(folder), ROWS, SEARCHES)
 
@@ -689,8 +689,8 @@ OUT_OF_RANGE = {
 @pytest.mark.parametrize("name", OUT_OF_RANGE)
 def test_values_out_of_range_are_refused_by_the_first_stage_with_file_and_name(unidec_run, tmp_path, name):
     value, allowed = OUT_OF_RANGE[name]
-    folder, _ = branch(unidec_run, tmp_path, "unidec/gandalf", **{f"{UNIDEC}:{name}": value})
-    assert_one_sentence(run_stage(folder, "unidec/gandalf"), f"unidec/params.yaml: {name} is", allowed)
+    folder, _ = branch(unidec_run, tmp_path, "unidec/embed", **{f"{UNIDEC}:{name}": value})
+    assert_one_sentence(run_stage(folder, "unidec/embed"), f"unidec/params.yaml: {name} is", allowed)
     assert not (folder / "unidec" / "data").exists()
 
 

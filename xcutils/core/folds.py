@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 CHOOSE, FINAL = "choose", "final"
+WATCHED = 4096  # validation documents that training is watched on, at most: enough to tell one epoch from another
 
 
 @dataclass
@@ -29,10 +30,12 @@ class Fold:
 def folds(is_validation: np.ndarray, refit: bool) -> Iterator[Fold]:
     """The fit that chooses, and with `refit` the one on all training documents that follows its choices.
 
-    is_validation  (N,) bool  documents held out of the first fit
+    is_validation  (N,) bool  documents held out of the first fit, which is watched on WATCHED of them at most
     """
     chosen: dict = {}  # one dict for both: the second fit reads what the first wrote
-    yield Fold(CHOOSE, np.flatnonzero(~is_validation), np.flatnonzero(is_validation), chosen)
+    held_out = np.flatnonzero(is_validation)
+    watched = held_out[np.linspace(0, len(held_out) - 1, min(WATCHED, len(held_out))).astype(np.int64)]
+    yield Fold(CHOOSE, np.flatnonzero(~is_validation), watched, chosen)
     if refit:
         yield Fold(FINAL, np.arange(len(is_validation)), np.zeros(0, dtype=np.int64), chosen)
 

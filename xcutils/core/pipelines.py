@@ -97,6 +97,7 @@ UNIDEC = Pipeline(
     folder="unidec",
     top=UnifiedTop,
     stages={
+        "embed": "stages.embed",
         "gandalf": "stages.gandalf",
         "train": "unidec.train",
         "index": "stages.index",

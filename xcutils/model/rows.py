@@ -4,6 +4,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+UPDATED = 512  # rows updated at once: few enough that their values, moments and gradient stay in the cache
+
 
 class RowTable:
     """Rows with their own optimiser; a step costs the rows it reads, however long the table is.
@@ -36,7 +38,7 @@ class RowTable:
 
     def rows(self, ids: Tensor | None) -> Tensor:
         """(U, D) copy of the rows `ids` (distinct; None = all of them) whose gradient the next step will apply."""
-        picked = self.values.clone() if ids is None else self.values[ids]  # indexing copies already
+        picked = self.values.clone() if ids is None else self.values.index_select(0, ids)
         if torch.is_grad_enabled():
             picked.requires_grad_()
             self._used.append((ids, picked))
@@ -89,31 +91,46 @@ class RowTable:
         return self.first, self.second
 
     def _adam(self, ids: Tensor | None, gradient: Tensor, lr: float) -> None:
-        beta1, beta2 = self.betas
-        all_first, all_second = self._moments(second=True)
-        first = all_first if ids is None else all_first[ids]
-        second = all_second if ids is None else all_second[ids]
-        first.lerp_(gradient, 1 - beta1)
-        second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        size = lr * (1 - beta2**self.steps) ** 0.5 / (1 - beta1**self.steps)
-        change = first.div(second.sqrt().add_(self.eps)).mul_(-size)
+        tables = self.values, *self._moments(second=True)
         if ids is None:
-            self.values.add_(change)
+            self._fused_adam(*tables, gradient, lr)
             return
-        all_first[ids] = first
-        all_second[ids] = second
-        self.values.index_add_(0, ids, change)
+        for start in range(0, len(ids), UPDATED):
+            some = ids[start : start + UPDATED]
+            rows = [table.index_select(0, some) for table in tables]
+            self._fused_adam(*rows, gradient[start : start + UPDATED], lr)
+            for table, changed in zip(tables, rows):
+                table.index_copy_(0, some, changed)
+
+    def _fused_adam(self, values: Tensor, first: Tensor, second: Tensor, gradient: Tensor, lr: float) -> None:
+        """The update, in place and in one pass; torch.optim.Adam has eps elsewhere than SparseAdam: hence its scale."""
+        beta1, beta2 = self.betas
+        torch._fused_adam_(
+            [values],
+            [gradient],
+            [first],
+            [second],
+            [],
+            [torch.tensor(float(self.steps), device=values.device)],
+            lr=lr,
+            beta1=beta1,
+            beta2=beta2,
+            weight_decay=0.0,
+            eps=self.eps / (1 - beta2**self.steps) ** 0.5,
+            amsgrad=False,
+            maximize=False,
+        )
 
     def _sgd(self, ids: Tensor | None, gradient: Tensor, lr: float) -> None:
-        rows = self.values if ids is None else self.values[ids]
+        rows = self.values if ids is None else self.values.index_select(0, ids)
         gradient = gradient.add(rows, alpha=self.weight_decay) if self.weight_decay else gradient
         all_first, _ = self._moments(second=False)
-        first = all_first if ids is None else all_first[ids]
+        first = all_first if ids is None else all_first.index_select(0, ids)
         first.mul_(self.momentum or 0.0).add_(gradient)
         if ids is None:
             self.values.add_(first, alpha=-lr)
             return
-        all_first[ids] = first
+        all_first.index_copy_(0, ids, first)
         self.values.index_add_(0, ids, first, alpha=-lr)
 
     def state(self) -> dict[str, Tensor]:

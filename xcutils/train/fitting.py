@@ -12,7 +12,7 @@ from scipy import sparse
 
 from xcutils.core import artifacts, console
 from xcutils.core.costs import BANDWIDTH, FLOAT, Host, Part, Sizes
-from xcutils.core.folds import Fold
+from xcutils.core.folds import WATCHED, Fold
 from xcutils.core.params import value
 from xcutils.core.ragged import Ragged
 from xcutils.core.scratch import Scratch, Snapshots
@@ -143,18 +143,20 @@ class Judge:
 
 def validation_seconds(s: Sizes, net: Network, host: Host) -> float:
     """Seconds of encoding labels and validation documents, and of comparing all with all."""
-    texts = s.labels + s.validation
-    tokens = s.label_tokens + s.validation * s.doc_tokens / max(1, s.docs)
+    watched = min(s.validation, WATCHED)
+    texts = s.labels + watched
+    tokens = s.label_tokens + watched * s.doc_tokens / max(1, s.docs)
     flops, moved = net.work(min(texts, TEXTS), tokens * min(1, TEXTS / max(1, texts)), train=False)
     passes = max(1, texts / TEXTS) * (flops / host.speed + moved / BANDWIDTH)
-    return passes + 2 * s.validation * s.labels * net.dim / host.speed + 2 * FLOAT * s.validation * s.labels / BANDWIDTH
+    return passes + 2 * watched * s.labels * net.dim / host.speed + 2 * FLOAT * watched * s.labels / BANDWIDTH
 
 
 def validation_cost(s: Sizes, net: Network) -> list[Part]:
     """What a search with the validation documents holds, besides the vectors that are searched."""
+    watched = min(s.validation, WATCHED)
     return [
-        Part("scores", FLOAT * min(s.validation * s.labels, SCORES)),
-        Part("validation documents", FLOAT * s.validation * net.dim, "lower prepare.validation"),
+        Part("scores", FLOAT * min(watched * s.labels, SCORES)),
+        Part("validation documents", FLOAT * watched * net.dim, "lower prepare.validation"),
     ]
 
 

@@ -237,7 +237,7 @@ class _Chunk:
 
     def scores(self, x: Tensor, labels: Tensor, tau: float) -> Tensor:
         """(B, labels of the chunk) s / tau."""
-        return (x @ labels[self.some].T).div_(tau)
+        return (x / tau) @ labels[self.some].T
 
 
 def _chunks(count: int, labels: int, rows: Tensor, columns: Tensor) -> Iterator[_Chunk]:
@@ -274,6 +274,7 @@ class _Softmax(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         x, labels, rows, columns, kept, rest, pull = ctx.saved_tensors
+        pull = pull * (gradient / ctx.tau)
         push = torch.zeros(len(x), dtype=x.dtype, device=x.device).index_add_(0, rows, pull).unsqueeze(1)
         out = _Gradients(ctx, x, labels)
         for chunk in _chunks(len(x), len(labels), rows, columns):
@@ -285,7 +286,7 @@ class _Softmax(torch.autograd.Function):
                 scores.sub_(rest.clamp(min=torch.finfo(rest.dtype).min).unsqueeze(1)).exp_()
             scores.mul_(push)
             scores[chunk.rows, chunk.columns] -= pull[chunk.inside]
-            out.add(scores.mul_(gradient / ctx.tau), chunk)
+            out.add(scores, chunk)
         return out.x, out.labels, None, None, None, None, None
 
 

@@ -227,8 +227,7 @@ class _Run:
                     at.best = float(score)
                     at.since = 0
                     at.kept = at.epoch + 1
-                    self.best = {}  # free the last copy before the new one is made
-                    self.best = self._copy()
+                    self._keep()
         at.curve.append({**row, **figures})
         at.epoch += 1
         at.place = 0
@@ -238,6 +237,14 @@ class _Run:
         """Set the weights to these values, where there are any."""
         for name, tensor in self.weights().items() if values else ():
             tensor.detach().copy_(values[name])
+
+    def _keep(self) -> None:
+        """The best weights are the present ones."""
+        if not self.best:
+            self.best = self._copy()
+            return
+        for name, tensor in self.weights().items():
+            self.best[name].copy_(tensor.detach())
 
     def _copy(self) -> dict[str, Tensor]:
         return {name: tensor.detach().clone() for name, tensor in self.weights().items()}
