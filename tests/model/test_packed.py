@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xcutils.core.ragged import Ragged, from_rows
-from xcutils.model import packed
+from xcutils.model import packed, transformer
 from xcutils.model.packed import Packed, packable
 from xcutils.model.transformer import Transformer, _keep_layers
 
@@ -83,6 +83,28 @@ def test_packed_texts_give_what_the_model_gives_padded_or_alone(kind, layers, po
     assert_same(ours, gradients(lambda: one_by_one(model, many, pooling), model))
     encoder.packed = None
     assert_same(ours, gradients(lambda: encoder(many), model))
+
+
+def test_in_bfloat16_the_products_are_rounded_and_the_rest_is_not(many, monkeypatch):
+    model = make_model("Bert")
+    encoder = Transformer(model, pooling="mean", cls=2, sep=3).eval()
+    exact = gradients(lambda: encoder(many), model)
+    monkeypatch.setattr(transformer, "mixed_precision", lambda device: torch.autocast("cpu", torch.bfloat16))
+    rounded = gradients(lambda: encoder(many), model)
+    assert rounded[0].dtype == torch.float32 and all(part.dtype == torch.float32 for part in rounded[1].values())
+    apart = 1 - torch.cosine_similarity(rounded[0], exact[0])
+    assert not torch.equal(rounded[0], exact[0]) and apart.max() < 1e-3
+    assert exact[1].keys() == rounded[1].keys()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_wider_units_give_the_same(kind, many, monkeypatch):
+    model = make_model(kind)
+    encoder = Transformer(model, pooling="mean", cls=2, sep=3).eval()
+    narrow = gradients(lambda: encoder(many), model)
+    monkeypatch.setenv("XC_PORTABLE", "0")
+    monkeypatch.setenv("XC_PRECISION", "float32")
+    assert_same(gradients(lambda: encoder(many), model), narrow)
 
 
 @pytest.mark.parametrize("most", [1, 7, 30, 10**6])

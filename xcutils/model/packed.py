@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from xcutils.core.ragged import Ragged
+from xcutils.model.products import linear
 
 TOKENS = 4096  # tokens that go through the layers at once: what a layer computes stays in the processor's cache
 Group = tuple[int, int]  # (texts, tokens of each): neighbours of one length
@@ -131,17 +132,17 @@ class Packed:
         """(T, D) states after the last layer; T tokens in all."""
         biases = [None if self.bias is None else self.bias(states[None, :length]) for _, length in groups]
         for layer in self.layers:
-            mixed = layer.mixed_dropout(layer.mixed(_attention(layer, states, groups, biases)))
-            states = layer.mixed_norm(mixed + states)
-            outer = layer.outer_dropout(layer.outer(layer.activation(layer.inner(states))))
-            states = layer.outer_norm(outer + states)
+            mixed = linear(layer.mixed, _attention(layer, states, groups, biases))
+            states = layer.mixed_norm(layer.mixed_dropout(mixed) + states)
+            outer = linear(layer.outer, layer.activation(linear(layer.inner, states)))
+            states = layer.outer_norm(layer.outer_dropout(outer) + states)
         return states.float()
 
 
 def _attention(layer: Layer, states: Tensor, groups: list[Group], biases: list[Tensor | None]) -> Tensor:
     """(T, D): what each token takes from the tokens of its text."""
     drop = layer.dropout.p if layer.dropout.training else 0.0
-    sides = [_by_text(part(states), groups) for part in (layer.query, layer.key, layer.value)]
+    sides = [_by_text(linear(part, states), groups) for part in (layer.query, layer.key, layer.value)]
     parts = []
     for *group, bias in zip(*sides, biases, strict=True):
         query, key, value = (side.unflatten(2, (layer.heads, -1)).transpose(1, 2) for side in group)
