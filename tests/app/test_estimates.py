@@ -36,6 +36,7 @@ from xcutils.data.summaries import PUBLISHED
 from xcutils.model import encoders
 from xcutils.model.bag import BagNetwork
 from xcutils.model.gru import GRUNetwork
+from xcutils.model.packed import TOKENS
 from xcutils.model.transformer import TransformerNetwork, build_transformer
 from xcutils.search.searcher import INDEXES
 from xcutils.train.correlations import PAIRS
@@ -164,6 +165,8 @@ def test_other_encoders_by_hand():
     net = TransformerNetwork(16, rows=50, width=16, dense=1000, layers=2, inner=32)
     activations = 4 * 2 * (50 + 20) * (10 * 16 + 2 * 32)
     assert net.step(10, 50) == pytest.approx(2 * (6 * 4 * 10 * 16 + activations) + net.weights)
+    layer = TOKENS * (6 * 16 + 2 * 32)
+    assert net.chunk(10, 50) == pytest.approx(2 * 2 * 4 * (3 * 70 * 16 + layer))
     assert net.work(10, 50, train=False) == pytest.approx((2.2 * 1000 * 70, 0))
 
 

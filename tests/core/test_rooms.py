@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from testing.tiny import EVERY, ROOT, module
-from xcutils.core import runtime
+from xcutils.core import processor, runtime
 from xcutils.core.rooms import code_of, imports, reached, rooms_of
 from xcutils.core.scratch import work_key
 
@@ -215,6 +215,24 @@ def test_an_interrupted_run_goes_on_until_its_own_rooms_are_edited(house, monkey
 
 
 # --- the stages of this project ---------------------------------------------------------------------------------------
+
+
+def test_an_interrupted_run_goes_on_only_with_the_same_instructions_and_numbers(house, monkeypatch):
+    monkeypatch.setattr(runtime, "code_of", partial(code_of, root=house))
+    monkeypatch.setattr(processor, "multiplies_bfloat16", lambda: True)
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    monkeypatch.setenv("DVC_ROOT", str(house))
+    names = set()
+    for settings in ({}, {"XC_PORTABLE": "0", "XC_PRECISION": "float32"}, {"XC_PORTABLE": "0"}):
+        for name in ("XC_PORTABLE", "XC_PRECISION"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in settings.items():
+            monkeypatch.setenv(name, value)
+        folder, found = interrupted(house / "stages" / "embed.py")
+        assert folder not in names and not found
+        names.add(folder)
+    monkeypatch.setenv("XC_PRECISION", "bfloat16")  # what `auto` was here
+    assert interrupted(house / "stages" / "embed.py") == (folder, True)
 
 
 def test_unfinished_work_is_keyed_on_the_files_that_dvc_looks_at():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from xcutils.core import console, runtime
+from xcutils.core import console, processor, runtime
 from xcutils.core.errors import UserError
 
 
@@ -17,6 +17,8 @@ def own_settings(monkeypatch):
     monkeypatch.delenv("XC_THREADS", raising=False)
     monkeypatch.delenv("XC_DEVICE", raising=False)
     monkeypatch.delenv("XC_MEMORY", raising=False)
+    monkeypatch.delenv("XC_PRECISION", raising=False)
+    monkeypatch.delenv("XC_PORTABLE", raising=False)
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
@@ -68,6 +70,76 @@ def test_cuda_comes_first_and_mps_only_when_it_is_asked_for(monkeypatch, cuda, m
     monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
     assert runtime.device().type == kind
+
+
+# --- precision --------------------------------------------------------------------------------------------------------
+
+CPU, CUDA, MPS = map(torch.device, ("cpu", "cuda", "mps"))
+
+
+@pytest.fixture
+def computer(monkeypatch):
+    """A function that makes a processor: does it multiply bfloat16, and what the user has set."""
+
+    def make(*, unit: bool, gpu: bool = False, **given: str) -> None:
+        monkeypatch.setattr(processor, "multiplies_bfloat16", lambda: unit)
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: gpu)
+        for name in ("XC_PRECISION", "XC_PORTABLE", "ONEDNN_MAX_CPU_ISA"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in given.items():
+            monkeypatch.setenv(name, value)
+        if given.get("XC_PORTABLE") != "0":
+            monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+
+    return make
+
+
+@pytest.mark.parametrize("unit", [False, True])
+def test_a_default_run_on_a_cpu_is_in_float32_whatever_the_processor_has(computer, unit):
+    computer(unit=unit)
+    assert runtime.precision(CPU) == torch.float32
+    with runtime.mixed_precision(CPU):
+        assert not torch.is_autocast_enabled("cpu")
+
+
+@pytest.mark.parametrize("given", ["auto", "bfloat16"])
+def test_bfloat16_is_used_where_the_processor_has_it_and_machines_need_not_agree(computer, given):
+    computer(unit=True, XC_PORTABLE="0", XC_PRECISION=given)
+    assert runtime.precision(CPU) == torch.bfloat16
+    with runtime.mixed_precision(CPU):
+        assert torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
+    computer(unit=True, XC_PORTABLE="0", XC_PRECISION="float32")
+    assert runtime.precision(CPU) == torch.float32
+
+
+def test_bfloat16_is_never_emulated(computer):
+    computer(unit=False, XC_PORTABLE="0")
+    assert runtime.precision(CPU) == torch.float32
+    computer(unit=False, XC_PORTABLE="0", XC_PRECISION="bfloat16")
+    with pytest.raises(UserError, match="neither AVX-512-BF16 nor AMX.*XC_PRECISION=float32"):
+        runtime.precision(CPU)
+    computer(unit=True, XC_PRECISION="bfloat16")
+    with pytest.raises(UserError, match="keep to AVX2.*XC_PORTABLE=0"):
+        runtime.start()
+    computer(unit=True, XC_PORTABLE="0", XC_PRECISION="bfloat16")
+    with pytest.raises(UserError, match="mps has no unit"):
+        runtime.precision(MPS)
+
+
+def test_a_gpu_that_has_bfloat16_uses_it_unless_told_otherwise(computer):
+    computer(unit=False, gpu=True)
+    assert runtime.precision(CUDA) == torch.bfloat16 and runtime.precision(MPS) == torch.float32
+    computer(unit=False, gpu=True, XC_PRECISION="float32")
+    assert runtime.precision(CUDA) == torch.float32
+    computer(unit=True, gpu=False)
+    assert runtime.precision(CUDA) == torch.float32
+
+
+@pytest.mark.parametrize("given", ["", "half", "Float32"])
+def test_another_precision_is_refused(computer, given):
+    computer(unit=True, XC_PRECISION=given)
+    with pytest.raises(UserError, match=f"XC_PRECISION is {given!r}; it must be auto, float32 or bfloat16"):
+        runtime.start()
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """What a process needs before it works: threads, device, seeds, memory, and scratch of its own.
 
-Values that change no result come from the environment: XC_THREADS, XC_DEVICE, XC_MEMORY (gigabytes), XC_SNAPSHOT
-(seconds between two snapshots).
+Values that change no result, or its last digits, come from the environment: XC_THREADS, XC_DEVICE, XC_MEMORY
+(gigabytes), XC_SNAPSHOT (seconds between two snapshots), XC_PORTABLE (see processor.py), XC_PRECISION.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from xcutils.core import scratch
+from xcutils.core import processor, scratch
 from xcutils.core.console import say
 from xcutils.core.errors import UserError
 from xcutils.core.rooms import code_of
@@ -29,12 +29,14 @@ def start(seed: int = 0) -> torch.device:
         if not threads.isdecimal() or int(threads) < 1:
             raise UserError(f"XC_THREADS is {threads!r}; it must be a whole number of at least 1.")
         torch.set_num_threads(int(threads))
+    wanted = device()
+    precision(wanted)  # a wrong value is refused before anything is done
     _keep_freed_memory()
     torch.set_deterministic_debug_mode("warn")  # two threads must not add in the order they arrive
     setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010 a property that has no type
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)  # for libraries that draw from the global generator; ours take a generator
-    return device()
+    return wanted
 
 
 def _keep_freed_memory() -> None:
@@ -66,10 +68,41 @@ def device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def mixed_precision(device: torch.device) -> AbstractContextManager:
-    """bfloat16 on a GPU that has it, nothing elsewhere; pooling, norms and losses outside it stay in float32."""
+def precision(device: torch.device) -> torch.dtype:
+    """XC_PRECISION: in which numbers transformers are multiplied, float32 or bfloat16; never where it is emulated.
+
+    `auto`, the default, is bfloat16 on a GPU that has it, and on a CPU that has it if XC_PORTABLE=0: a default run
+    gives the same figures on CPUs with such a unit and without.
+    """
+    given = os.environ.get("XC_PRECISION", "auto")
+    if given not in ("auto", "float32", "bfloat16"):
+        raise UserError(f"XC_PRECISION is {given!r}; it must be auto, float32 or bfloat16.")
+    portable = processor.portable()
+    if given == "float32" or (given == "auto" and device.type == "cpu" and portable):
+        return torch.float32
+    missing = _missing_bfloat16(device)
+    if given == "bfloat16" and missing:
+        raise UserError(f"XC_PRECISION=bfloat16 cannot be used: {missing}.")
+    return torch.float32 if missing else torch.bfloat16
+
+
+def _missing_bfloat16(device: torch.device) -> str:
+    """Why bfloat16 would be emulated on the device, and the remedy; empty where it is not."""
     if device.type == "cuda" and torch.cuda.is_bf16_supported():
-        return torch.autocast("cuda", dtype=torch.bfloat16)
+        return ""
+    if device.type != "cpu":
+        return f"{device} has no unit for it; set XC_PRECISION=float32"
+    if not processor.multiplies_bfloat16():
+        return "the processor has neither AVX-512-BF16 nor AMX and would emulate it; set XC_PRECISION=float32"
+    if processor.kept_to_avx2():
+        return "the libraries keep to AVX2, which would emulate it; set XC_PORTABLE=0 as well"
+    return ""
+
+
+def mixed_precision(device: torch.device) -> AbstractContextManager:
+    """Products in `precision`; what stands outside, and pooling, norms and losses, stay in float32."""
+    if precision(device) == torch.bfloat16:
+        return torch.autocast(device.type, dtype=torch.bfloat16)
     return nullcontext()
 
 
@@ -153,7 +186,7 @@ def resumable(stage: Path, params, inputs: Iterable[Path], **facts) -> Iterator[
     """
     name = Path(stage).stem
     stage = Path(stage).resolve()
-    facts |= {"stage": name, "params": asdict(params), "threads": torch.get_num_threads(), "device": str(device())}
+    facts |= {"stage": name, "params": asdict(params), **_machine()}
     folder = f"{name}-{scratch.work_key(facts, inputs, code_of(stage))}"
     place = Path(os.environ.get("DVC_ROOT", ".")).resolve() / ".scratch" / folder
     with scratch.opened(place, lambda text: say(f"{name}: {text}"), _pause()) as opened:
@@ -162,6 +195,13 @@ def resumable(stage: Path, params, inputs: Iterable[Path], **facts) -> Iterator[
         except KeyboardInterrupt:
             say(f"{name}: what is in {place.name} of .scratch is kept, the next run goes on from there.")
             raise
+
+
+def _machine() -> dict:
+    """The settings of the machine that the last digits of a result depend on."""
+    place = device()
+    instructions = {"portable": processor.portable(), "precision": str(precision(place))}
+    return {"threads": torch.get_num_threads(), "device": str(place), **instructions}
 
 
 def _pause() -> float | None:

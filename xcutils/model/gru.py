@@ -1,6 +1,7 @@
 """Bi-GRU: one bidirectional GRU layer over a pretrained token table, masked mean [AttentionXML]."""
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,7 +68,7 @@ class BiGRU(Encoder):
         lengths = mask.sum(dim=1).clamp(min=1)
         padded = rows.index_select(0, ids.flatten()).unflatten(0, ids.shape)
         packed = nn.utils.rnn.pack_padded_sequence(padded, lengths.cpu(), batch_first=True, enforce_sorted=False)
-        with mixed_precision(lengths.device):
+        with mixed_precision(lengths.device) if lengths.is_cuda else nullcontext():  # on a CPU always in float32
             out = self.gru(packed)[0]
         states = nn.utils.rnn.pad_packed_sequence(out, batch_first=True)[0].float()
         return F.dropout(states.sum(dim=1) / lengths.unsqueeze(1), self.dropout, self.training)

@@ -15,7 +15,8 @@ from xcutils.core.runtime import mixed_precision
 from xcutils.model.checkpoints import check_transformer, checkpoint_folder, load_config, weight_files
 from xcutils.model.costs import TRANSFORMERS, Network, number, shorter
 from xcutils.model.encoder import Encoder
-from xcutils.model.padding import PADDED, by_length
+from xcutils.model.packed import TOKENS, Packed, packable
+from xcutils.model.padding import by_length
 
 
 class Transformer(Encoder):
@@ -29,6 +30,7 @@ class Transformer(Encoder):
         self.sep = sep
         self.dim = model.config.hidden_size
         self.tables = []
+        self.packed = Packed(model) if packable(model) else None
 
     @classmethod
     def build(cls, p, texts: Iterable[Ragged], special: dict) -> "Transformer":
@@ -54,7 +56,11 @@ class Transformer(Encoder):
 
     def embed(self, texts: Ragged) -> Tensor:
         framed = _frame(texts, self.cls, self.sep)
-        return by_length(framed, 0, self._pool, next(self.model.parameters()).device)
+        device = next(self.model.parameters()).device
+        if self.packed is None or not len(framed):
+            return by_length(framed, 0, self._pool, device)
+        with mixed_precision(device):
+            return self.packed.pool(framed, self.pooling, device)
 
     def _pool(self, ids: Tensor, mask: Tensor) -> Tensor:
         with mixed_precision(ids.device):
@@ -133,8 +139,9 @@ class TransformerNetwork(Network):
         return FRAGMENTATION * (6 * FLOAT * texts * self.dim + activations) + self.weights
 
     def chunk(self, texts: float, tokens: float) -> float:
-        """Twice as much as a chunk needs: chunks differ in width, and each thread keeps the blocks it has freed."""
-        return 2 * FRAGMENTATION * FLOAT * PADDED * (6 * self.dim + 2 * self.inner)
+        """The inputs of all tokens and the layers' work on some, twice: each thread keeps the blocks it has freed."""
+        inputs = 3 * (tokens + 2 * texts) * self.dim
+        return 2 * FRAGMENTATION * FLOAT * (inputs + TOKENS * (6 * self.dim + 2 * self.inner))
 
     def work(self, texts: float, tokens: float, *, train: bool) -> tuple[float, float]:
         """2.2 instead of 2 operations per weight: it is not quite as fast as a large matrix product."""
