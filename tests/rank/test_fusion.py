@@ -7,8 +7,6 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from xcutils.rank.fusion import (
-    PARTS,
-    Fusion,
     Shortlist,
     _Padded,
     calibrate,
@@ -20,6 +18,7 @@ from xcutils.rank.fusion import (
     top_of,
     union,
 )
+from xcutils.rank.weights import PARTS, Fusion
 
 steady = settings(derandomize=True, deadline=None)
 LABELS = 6
@@ -167,7 +166,7 @@ def test_a_fusion_is_the_weighted_sum():
     shortlist, _ = random_shortlist(0)
     fusion = Fusion(classifier=0.5, similarity=2.0, memory=-1.0, propensity=0.25)
     expected = [0.5 * a + 2.0 * b - 1.0 * c + 0.25 * d for a, b, c, d in shortlist.parts.tolist()]
-    np.testing.assert_allclose(fusion.scores(shortlist), expected, rtol=1e-12)
+    np.testing.assert_allclose(fusion.scores(shortlist.parts), expected, rtol=1e-12)
     assert Fusion(**fusion.as_dict()) == fusion
 
 
@@ -184,7 +183,7 @@ def judge_of(shortlist: Shortlist, truth: np.ndarray):
 
 
 def value_of(fusion: Fusion, shortlist: Shortlist, judge) -> float:
-    return judge(rank(shortlist.rows, shortlist.labels, fusion.scores(shortlist), shortlist.count, 5)[0])
+    return judge(rank(shortlist.rows, shortlist.labels, fusion.scores(shortlist.parts), shortlist.count, 5)[0])
 
 
 def alone(part: str) -> Fusion:
@@ -240,7 +239,7 @@ def one_part(scores: np.ndarray) -> Shortlist:
 def test_calibration_recovers_a_known_curve(slope, offset, centre):
     rng = np.random.default_rng(0)
     shortlist = one_part(centre + rng.standard_normal(40_000) * 0.3)
-    scores = Fusion().scores(shortlist)
+    scores = Fusion().scores(shortlist.parts)
     truth = rng.random(len(scores)) < 1 / (1 + np.exp(-(slope * scores + offset)))
     fitted = calibrate(Fusion(), shortlist, truth)
     assert fitted.slope == pytest.approx(slope, rel=0.1, abs=0.25)
@@ -256,7 +255,7 @@ def test_calibration_is_best_for_skewed_scores_too(seed, draw):
     rng = np.random.default_rng(seed)
     shape = {"beta": (0.3, 3), "lognormal": (0, 2), "standard_t": (2,)}[draw]
     shortlist = one_part(getattr(rng, draw)(*shape, 3000))
-    scores = Fusion().scores(shortlist)
+    scores = Fusion().scores(shortlist.parts)
     truth = rng.random(3000) < 1 / (1 + np.exp(3 - (scores - scores.mean()) / scores.std()))
     fitted = calibrate(Fusion(), shortlist, truth)
     residuals = truth - fitted.probabilities(scores)
@@ -268,8 +267,8 @@ def test_calibration_changes_no_weight_and_no_order():
     fusion = Fusion(classifier=1.0, similarity=0.5, memory=0.2, propensity=0.01)
     fitted = calibrate(fusion, shortlist, truth)
     assert all(getattr(fitted, part) == getattr(fusion, part) for part in PARTS)
-    probabilities = fitted.probabilities(fitted.scores(shortlist))
-    assert (np.diff(probabilities[np.argsort(fusion.scores(shortlist))]) >= 0).all()
+    probabilities = fitted.probabilities(fitted.scores(shortlist.parts))
+    assert (np.diff(probabilities[np.argsort(fusion.scores(shortlist.parts))]) >= 0).all()
     assert probabilities.mean() == pytest.approx(truth.mean(), abs=1e-6)
 
 
@@ -285,7 +284,7 @@ def test_a_higher_score_is_never_less_probable(kind):
         "all alike": np.arange(201) % 4 == 0,
     }[kind]
     fitted = calibrate(Fusion(), one_part(scores), truth)
-    probabilities = fitted.probabilities(Fusion().scores(one_part(scores)))
+    probabilities = fitted.probabilities(Fusion().scores(one_part(scores).parts))
     assert fitted.slope > 0 and np.isfinite([fitted.slope, fitted.offset]).all()
     assert (np.diff(probabilities) >= 0).all() and (probabilities >= 0).all() and (probabilities <= 1).all()
     assert probabilities.mean() == pytest.approx(truth.mean(), abs=0.01)

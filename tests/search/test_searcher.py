@@ -117,7 +117,9 @@ def test_an_index_holds_the_vectors_that_it_was_given(name, tmp_path):
     INDEXES[name].build(vectors, tmp_path / "x", GRAPH)
     for index in (INDEXES[name].over(vectors, GRAPH, ef=9), INDEXES[name].open(tmp_path / "x", count=30, dim=8, ef=9)):
         assert len(index) == 26
-        np.testing.assert_allclose(index.take(np.array([11, 0, 28, 3, 29, 5])), vectors[[11, 0, 28, 3, 29, 5]], atol=1e-3)
+        np.testing.assert_allclose(
+            index.take(np.array([11, 0, 28, 3, 29, 5])), vectors[[11, 0, 28, 3, 29, 5]], atol=1e-3
+        )
 
 
 @both

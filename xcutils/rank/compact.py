@@ -61,9 +61,6 @@ class CompactBag:
             return
         places = np.where(ids < self.vocabulary, ids, self.buckets[ids - self.vocabulary]) if len(self.buckets) else ids
         rows = self.rows[places] * self.scales[places, None]
-        if len(tokens) == 1:
-            rows.sum(axis=0, out=out[0])
-            return
         has_some = features.lengths > 0
         out[has_some] = np.add.reduceat(rows, features.offsets[:-1][has_some], axis=0)
 

@@ -1,0 +1,193 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xcutils.core.errors import UserError
+from xcutils.core.ragged import from_rows
+from xcutils.core.vectors import unit
+from xcutils.rank.packing import combined
+from xcutils.rank.served import HELD, Model, Settings
+from xcutils.rank.weights import Fusion
+from xcutils.search.index import Building
+from xcutils.search.indexes import INDEXES
+
+DOCS, LABELS, DIMS, NEIGHBOURS, TAU = 40, 300, 6, 5, 0.2
+FUSION = Fusion(classifier=1.0, similarity=0.4, memory=0.7, propensity=0.05, slope=3.0, offset=-1.0)
+HALF = Building(m=8, ef_construction=100)
+
+
+def half(vectors: np.ndarray) -> np.ndarray:
+    return vectors.astype(np.float16).astype(np.float64)
+
+
+class Made:
+    """A model made by hand, with the vectors that it was made of."""
+
+    def __init__(
+        self, search: str = "exact", fusion: Fusion = FUSION, neighbours: int = NEIGHBOURS, labels: int = LABELS
+    ):
+        rng = np.random.default_rng(0)
+        self.labels, self.classifiers = (unit(rng.standard_normal((labels, DIMS))) for _ in range(2))
+        self.docs = unit(rng.standard_normal((DOCS, DIMS)))
+        self.propensity = np.log(rng.uniform(1, 9, labels))
+        self.owned = [sorted(rng.choice(labels, rng.integers(1, 5), replace=False).tolist()) for _ in range(DOCS)]
+        self.queries = unit(rng.standard_normal((11, DIMS)))
+        self.fusion, self.neighbours = fusion, neighbours
+        vectors = {"labels": self.labels, "classifiers": self.classifiers}
+        self.combined = combined(vectors, {}, fusion, self.propensity)
+        index = INDEXES[search]
+        facts = {
+            "labels": {"count": labels, "dim": DIMS + 1},
+            "docs": {"count": DOCS, "dim": DIMS},
+            "ef": {"labels": 400, "docs": 400},
+        }
+        self.model = Model(
+            lambda tokens: self.queries[np.asarray(tokens.values)],
+            index.over(self.combined, HALF, ef=400),
+            index.over(self.docs, HALF, ef=400),
+            from_rows(self.owned, np.int32),
+            fusion,
+            Settings(search=search, views=[], neighbours=neighbours, tau=TAU, max_tokens=9, **facts),
+        )
+
+    def by_hand(self, query: int, k: int, excluded=()) -> list[tuple[int, float]]:
+        """The formula of the fused score for every label, sorted."""
+        x = half(self.queries[query])
+        near = sorted(range(DOCS), key=lambda d: -float(half(self.docs[d]) @ x))[: self.neighbours]
+        shares = [math.exp(float(half(self.docs[d]) @ x) / TAU) for d in near]
+        scores = {}
+        for label in set(range(len(self.labels))) - set(excluded):
+            memory = sum(share for d, share in zip(near, shares) if label in self.owned[d]) / (sum(shares) or 1)
+            linear = float(half(self.combined[label]) @ np.append(x, 1))
+            scores[label] = linear + self.fusion.memory * memory
+        return sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:k]
+
+
+@pytest.mark.parametrize("search", INDEXES)
+@pytest.mark.parametrize("k", [1, 10, 100])
+def test_the_ranking_is_the_formula_for_every_label(search, k):
+    made = Made(search)
+    ids, scores = made.model.rank(made.queries, k)
+    for query in range(len(made.queries)):
+        expected = made.by_hand(query, k)
+        np.testing.assert_allclose(scores[query], [score for _, score in expected], atol=2e-3)
+        if search == "exact":
+            assert ids[query].tolist() == [label for label, _ in expected]
+        else:
+            assert len(set(ids[query].tolist()) & {label for label, _ in expected}) >= 0.97 * k
+
+
+def test_a_label_that_only_the_memory_knows_is_found():
+    made = Made(fusion=Fusion(classifier=1.0, memory=9.0))
+    ids, _ = made.model.rank(made.queries, 3)
+    linear = half(made.combined) @ np.append(half(made.queries), np.ones((11, 1)), axis=1).T
+    far = 0
+    for query in range(11):
+        assert ids[query].tolist() == [label for label, _ in made.by_hand(query, 3)]
+        place = np.argsort(np.argsort(-linear[:, query]))[ids[query]]
+        far += int((place >= 53).sum())  # beyond what the search of the labels gives
+    assert far > 5
+
+
+@pytest.mark.parametrize("search", INDEXES)
+def test_one_text_is_answered_as_among_others(search):
+    made = Made(search)
+    tokens = from_rows([[i] for i in range(11)], np.int32)
+    ids, probabilities = made.model.predict(tokens, 10)
+    for i in range(11):
+        one, share = made.model.predict(tokens.take(np.array([i])), 10)
+        assert one[0].tolist() == ids[i].tolist()
+        np.testing.assert_allclose(share[0], probabilities[i], atol=1e-6)
+
+
+def test_many_texts_are_ranked_in_parts(monkeypatch):
+    made = Made()
+    whole = made.model.rank(made.queries, 10)
+    monkeypatch.setattr("xcutils.rank.served.TOGETHER", 2)
+    excluded = from_rows([[] for _ in range(11)], np.int32)
+    for parts in (made.model.rank(made.queries, 10), made.model.rank(made.queries, 10, excluded)):
+        np.testing.assert_array_equal(parts[0], whole[0])
+        np.testing.assert_allclose(parts[1], whole[1], atol=1e-6)
+    assert not made.model.scratch.sums.any() and HELD >= LABELS  # what a thread has summed up is forgotten
+
+
+def test_probabilities_follow_the_logistic_curve():
+    made = Made()
+    _, probabilities = made.model.predict(from_rows([[3]], np.int32), 4)
+    expected = [1 / (1 + math.exp(-(3 * score - 1))) for _, score in made.by_hand(3, 4)]
+    np.testing.assert_allclose(probabilities[0], expected, atol=1e-3)
+
+
+@settings(derandomize=True, deadline=None, max_examples=40)
+@given(st.lists(st.sets(st.integers(0, LABELS - 1), max_size=6), min_size=11, max_size=11), st.integers(1, 8))
+def test_excluded_labels_are_never_given_and_their_places_are_filled(rows, k):
+    made = MADE
+    best = [[label for label, _ in made.by_hand(i, 3)][:2] for i in range(11)]  # the best ones among the excluded
+    excluded = [sorted(row | set(best[i][: i % 3])) for i, row in enumerate(rows)]
+    ids, _ = made.model.rank(made.queries, k, from_rows(excluded, np.int32))
+    for i in range(11):
+        assert ids[i].tolist() == [label for label, _ in made.by_hand(i, k, excluded[i])]
+
+
+MADE = Made()
+
+
+@pytest.mark.parametrize(
+    "fusion", [Fusion(), Fusion(classifier=0.0, memory=1.0), Fusion(similarity=0.5, propensity=0.1)]
+)
+@pytest.mark.parametrize("neighbours", [0, NEIGHBOURS])
+def test_parts_may_be_missing(fusion, neighbours):
+    made = Made(fusion=fusion, neighbours=neighbours)
+    ids, scores = made.model.rank(made.queries, 5)
+    for query in range(11):
+        expected = made.by_hand(query, 5)
+        np.testing.assert_allclose(
+            np.where(np.isneginf(scores[query]), 0, scores[query]), [score for _, score in expected], atol=2e-3
+        )
+    assert ids.shape == (11, 5)
+
+
+def test_fewer_labels_than_asked_for_are_padded():
+    made = Made(labels=4)
+    ids, probabilities = made.model.predict(from_rows([[0], [1]], np.int32), 7)
+    assert (np.sort(ids[:, :4], axis=1) == np.arange(4)).all() and (ids[:, 4:] == -1).all()
+    assert (probabilities[:, :4] > 0).all() and (probabilities[:, 4:] == 0).all()
+
+
+def test_no_texts_and_texts_without_a_vector_are_answered():
+    made = Made()
+    assert [part.shape for part in made.model.rank(np.zeros((0, DIMS), np.float32), 5)] == [(0, 5), (0, 5)]
+    ids, scores = made.model.rank(np.zeros((1, DIMS), np.float32), 5)
+    assert ids.shape == (1, 5) and np.isfinite(scores).all()
+
+
+def test_an_embedding_that_is_not_finite_is_a_sentence():
+    broken = MADE.queries.copy()
+    broken[2, 1] = np.nan
+    with pytest.raises(UserError, match="not finite.*train again"):
+        MADE.model.rank(broken, 3)
+
+
+def test_views_are_brought_to_length_one_by_themselves():
+    rng = np.random.default_rng(1)
+    labels, classifiers = unit(rng.standard_normal((9, 4))), unit(rng.standard_normal((9, 4)))
+    views = {"labels": slice(0, 4), "classifiers": slice(4, 8)}
+    vectors = combined({"labels": labels, "classifiers": classifiers}, views, FUSION, np.zeros(9))
+    facts = {"labels": {"count": 9, "dim": 9}, "docs": {"count": 0, "dim": 8}, "ef": {}}
+    asked = Settings(search="exact", views=[[0, 4], [4, 8]], neighbours=0, tau=1.0, max_tokens=9, **facts).as_asked
+    query = rng.standard_normal((1, 8)).astype(np.float32)
+    expected = 0.4 * unit(query[:, :4]) @ labels.T + unit(query[:, 4:]) @ classifiers.T
+    np.testing.assert_allclose(asked(query).astype(float) @ vectors.T.astype(float), expected, atol=3e-3)
+
+
+def test_without_classifiers_their_part_is_the_similarity():
+    rng = np.random.default_rng(1)
+    labels = unit(rng.standard_normal((9, 4)))
+    np.testing.assert_allclose(
+        combined({"labels": labels}, {}, FUSION, np.arange(9.0)),
+        np.concatenate([1.4 * labels, 0.05 * np.arange(9.0)[:, None]], axis=1),
+        atol=1e-3,
+    )
