@@ -1,4 +1,4 @@
-"""A finished run, ready to answer: plain text in, label ids, texts and probabilities out. Imports no torch by itself."""
+"""A finished run, ready to answer: plain text in, label ids, texts and probabilities out. No torch by itself."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,8 @@ from xcutils.core.pipelines import MODULAR, Pipeline
 from xcutils.core.ragged import Ragged, to_strings
 from xcutils.model.tokens import tokenize, unknown_id
 from xcutils.rank.served import Model, load
+
+PREPARED = ("train", "labels", "tokenizer")
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class System:
         return np.bincount(tokens.row_ids()[tokens.values != self.unknown], minlength=len(tokens)) > 0
 
     def rank(self, texts: list[str], k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(known (Q,) bool, ids (Q, k), probabilities (Q, k)); a text without a known word gets the most frequent labels."""
+        """(known (Q,) bool, ids (Q, k), probabilities (Q, k)); a text of unknown words gets the frequent labels."""
         tokens = tokenize(self.tokenizer, texts, self.model.settings.max_tokens)  # as when training and scoring
         known = self.known(tokens)
         ids, scores = self.model.predict(tokens, k)
@@ -70,7 +72,9 @@ def model_of(data: Path, pipeline: Pipeline = MODULAR) -> Path:
 
 def load_system(data: Path, pipeline: Pipeline = MODULAR) -> System:
     """The system that the last run of the pipeline left."""
-    folder = artifacts.check(model_of(data, pipeline))
+    made = pipeline.data(data)
+    sources = [*(data / "prepare" / part for part in PREPARED), *(made / stage for stage in pipeline.searched)]
+    folder = artifacts.check_origin(model_of(data, pipeline), sources)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     return System(
         model=load(folder),

@@ -2,9 +2,9 @@
 
 reads   prepare/{train,labels,tokenizer}; the vectors and encoders that both fits of the named stages wrote: labels,
         classifiers (L, D), docs (N, D), and for the unified method concatenated (L, 2D)
-writes  labels.<search> (L, D + 1), one vector per label in which the parts are summed; docs.<search> (N, D); the encoder;
-        fusion.json, settings.json; ids, texts and frequency of labels, positives, tokenizer.json: all that prediction
-        needs
+writes  labels.<search> (L, D + 1), one vector per label in which the parts are summed; docs.<search> (N, D); the
+        encoder; fusion.json, settings.json; ids, texts and frequency of labels, positives, tokenizer.json: all that
+        prediction needs
 """
 
 import threading
@@ -76,7 +76,7 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
 def build_all(
     sources: dict[str, np.ndarray], p: Params, seed: int, scratch: Scratch, adopt: Callable[[Path], None]
 ) -> None:
-    """Build an index over each set of vectors, side by side; each on a thread of its own, so that it is always the same."""
+    """Build an index over each set of vectors, side by side, each on one thread, so that it is always the same."""
     stop = threading.Event()
 
     def build(name: str) -> Path:

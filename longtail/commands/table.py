@@ -29,13 +29,28 @@ def table(metrics: Path | None, pipeline: str) -> None:
     try:
         if not any(row in report for row in run.absent):
             titles = {row: title for row, title in titles.items() if row not in run.absent}
+        if "memory" not in report:  # score.neighbours is 0
+            titles = {row: title for row, title in titles.items() if row != "memory"}
         rows = {row: [float(report[row][name]) for name in COLUMNS] for row in titles}
-        found = {name.removeprefix("recall@100 "): float(v) for name, v in report["index"].items()}
+        notes = [documents(report["docs"]), searches({name: float(v) for name, v in report["index"].items()})]
     except (KeyError, TypeError, ValueError, AttributeError):
         raise UserError(f"{metrics} holds no metrics of this version: run `{run.command}` to make it again.") from None
     width = max(map(len, titles.values()))
     click.echo(" " * width + "".join(f"{name:>8}" for name in COLUMNS))
     for row, title in titles.items():
         click.echo(f"{title:<{width}}" + "".join(f"{figure:8.2f}" for figure in rows[row]))
-    recalls = ", ".join(f"{name} {v:.2f}" for name, v in found.items())
-    click.echo(f"\nin percent, on the test documents; recall@100 of the index against exact search: {recalls}")
+    click.echo("\n" + "\n".join(notes))
+
+
+def documents(counts: dict) -> str:
+    """Which documents the figures are of."""
+    every, sample = int(counts["fused"]), int(counts["other rows"])
+    part = f"; the rows above `fused` on {sample:,} of them" if sample < every else ""
+    return f"in percent, on the {every:,} test documents{part}"
+
+
+def searches(figures: dict[str, float]) -> str:
+    """How good the model's searches are, and what is lost by them."""
+    found = ", ".join(f"{name.removeprefix('recall')} {v:.1f}" for name, v in figures.items() if "recall" in name)
+    lost = ", ".join(f"{name.removeprefix('lost ')} {v:.2f}" for name, v in figures.items() if "lost" in name)
+    return f"approximate search finds this share of the true nearest: {found}; exact search would add: {lost}"

@@ -11,7 +11,6 @@ from pathlib import Path
 import click
 import numpy as np
 import pytest
-import torch
 from click.testing import CliRunner
 
 import longtail
@@ -38,8 +37,9 @@ from xcutils.core import artifacts
 from xcutils.core.errors import UserError
 from xcutils.core.pipelines import MODULAR, PIPELINES, UNIDEC
 from xcutils.data.datasets import load_dataset
-from xcutils.rank.assembly import final_predictor
-from xcutils.rank.fusion import Fusion
+from xcutils.rank.scoring import fused_ranking
+from xcutils.rank.served import load
+from xcutils.search.metrics import evaluate
 from xcutils.search.propensity import inverse_propensities
 
 pytestmark = pytest.mark.stage
@@ -149,18 +149,17 @@ def test_predictions_are_what_was_scored(tiny_run, unidec_run, pipeline):
     """A test document's text, unknown words included, is ranked as the score stage ranked its tokens."""
     run = tiny_run if pipeline is MODULAR else unidec_run
     data, made = run / "data", run / pipeline.folder / "data"
-    saved = json.loads((made / "score" / "fusion.json").read_text())
-    folders = [made / stage for stage in pipeline.searched]
-    inverse = inverse_propensities(data / "prepare" / "train", data / "prepare" / "labels")
-    cpu = torch.device("cpu")
-    predictor = final_predictor(data / "prepare", folders, made / "index", saved["settings"], inverse, cpu)
     test = load_split(data / "prepare" / "test", len(LABELS))
-    ids, scores = predictor.predict(test.tokens, Fusion(**saved["weights"]), 7)
+    ids, scores = load(made / "index").predict(test.tokens, 7)
     system = load_system(data, pipeline)
     answers = system.answers([row["title"] for row in dataset_rows()["tst"]], 7)
     assert [[label["id"] for label in answer.labels] for answer in answers] == [[*map(label_id, row)] for row in ids]
     found = [[label["score"] for label in answer.labels] for answer in answers]
     np.testing.assert_allclose(found, scores, atol=1e-5)
+    ranking = fused_ranking(load(made / "index"), test)
+    figures = json.loads((run / pipeline.metrics).read_text())["fused"]
+    inverse = inverse_propensities(data / "prepare" / "train", data / "prepare" / "labels")
+    assert evaluate(ranking, test.truth, inverse) == pytest.approx(figures, abs=1e-3)
 
 
 def test_the_unified_method_answers_when_it_is_asked(unidec_run, tmp_path):
@@ -176,8 +175,8 @@ def test_the_unified_method_answers_when_it_is_asked(unidec_run, tmp_path):
         tmp_path, main, ["predict", "--unidec", "--json", "-k", "3", "--data", unidec_run / "data", *texts]
     )
     assert elsewhere.stdout == result.stdout
-    assert_refused(invoke(unidec_run, main, ["predict", "a"]), "data/score is not a finished", "run `dvc repro` to")
-    named = "unidec/data/score is not a finished", "run `dvc repro unidec/dvc.yaml` to"
+    assert_refused(invoke(unidec_run, main, ["predict", "a"]), "data/index is not a finished", "run `dvc repro` to")
+    named = "unidec/data/index is not a finished", "run `dvc repro unidec/dvc.yaml` to"
     assert_refused(invoke(tmp_path, main, ["predict", "--unidec", "a"]), *named)
 
 
@@ -290,7 +289,7 @@ def test_a_file_without_names_is_imported_by_its_column_numbers(tiny_run, tmp_pa
 
 def test_predicting_needs_a_text_and_a_finished_run(tiny_run, tmp_path):
     assert_refused(invoke(tiny_run, main, ["predict"]), "there is no text", "--file")
-    assert_refused(invoke(tmp_path, main, ["predict", "a"]), "data/score is not a finished artifact", "dvc repro")
+    assert_refused(invoke(tmp_path, main, ["predict", "a"]), "data/index is not a finished artifact", "dvc repro")
     assert invoke(tiny_run, main, ["predict", "-k", "0", "a"]).exit_code == 2
     assert invoke(tiny_run, main, ["predict", "--file", "nowhere"]).exit_code == 2
 
@@ -332,18 +331,19 @@ def test_an_export_never_overwrites(tiny_run, tmp_path):
 
 def assert_table(printed: str, report: dict, titles: dict[str, str]) -> None:
     """A line for each of the rows, and what the index finds."""
-    header, *lines, empty, last = printed.splitlines()
+    header, *lines, empty, first, last = printed.splitlines()
     assert header.split() == list(COLUMNS) and empty == ""
     for line, (row, title) in zip(lines, titles.items(), strict=True):
         assert line.startswith(title)
         numbers = [float(number) for number in line[len(title) :].split()]
         assert numbers == pytest.approx([report[row][name] for name in COLUMNS], abs=0.005)
-    assert last.endswith(": " + ", ".join(f"{name.split()[1]} {found:.2f}" for name, found in report["index"].items()))
+    assert first == f"in percent, on the {report['docs']['fused']:,} test documents"
+    for name, figure in report["index"].items():
+        assert f"{name.removeprefix('recall').removeprefix('lost ')} {figure:.{1 if 'recall' in name else 2}f}" in last
 
 
 def test_the_table_shows_the_metrics_of_every_row(xc, tiny_run):
     report = json.loads((tiny_run / "metrics.json").read_text())
-    assert list(report["index"].values()) == [100.0] * 3
     assert_table(xc("table"), report, MODULAR.rows)
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 import click
 
 from longtail.cli import main as xc
-from longtail.serving import read_by_prediction
+from longtail.serving import model_of
 from testing import tiny
 from testing.children import Child, import_all
 from testing.programs import Table, finish
@@ -65,9 +65,7 @@ def short_name(artifact: str) -> str:
 def readers(artifact: str) -> list[str]:
     """Who reads the artifact: stages by their deps, and predictions."""
     stages = [stage for stage in EVERY if artifact in EVERY[stage]["deps"]]
-    predictions = [
-        name for name, pipeline in PREDICTIONS.items() if Path(artifact) in read_by_prediction(Path("data"), pipeline)
-    ]
+    predictions = [name for name, pipeline in PREDICTIONS.items() if Path(artifact) == model_of(Path("data"), pipeline)]
     return stages + predictions
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 FORMAT = 2
 MANIFEST = "manifest.json"
-LIBRARIES = ("numpy", "scipy", "torch", "transformers", "tokenizers", "safetensors", "hnswlib")
+LIBRARIES = ("numpy", "scipy", "torch", "transformers", "tokenizers", "safetensors", "hnswlib", "usearch")
 SIGNS_OF_A_FULL_DISK = ("requested and", "No space left", "File too large", "quota")  # numpy and safetensors say so
 LARGE_FILE = 1 << 20  # bytes: a file of this size or more, once found right, is hashed again only after it has changed
 _adopted: dict[tuple[int, ...], dict] = {}  # an adopted file -> its entry in the manifest
@@ -231,6 +231,18 @@ def check_together(*folders: Path) -> None:
                 raise UserError(
                     f"{folder} was made from another {folder_of[name]} than the one that is there: {remedy(folder)}."
                 )
+
+
+def check_origin(folder: Path, sources: Iterable[Path]) -> Path:
+    """The checked folder, after a look at whether it was made from the sources, those of them that are there."""
+    inputs = load_manifest(check(folder))["inputs"]
+    for source in sources:
+        if (source / MANIFEST).is_file() and inputs.get(load_manifest(source)["name"]) not in (
+            None,
+            fingerprint(source),
+        ):
+            raise UserError(f"{folder} was made from another {source} than the one that is there: {remedy(folder)}.")
+    return folder
 
 
 def _stamp(path: Path, content: str) -> list:

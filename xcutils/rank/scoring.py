@@ -1,4 +1,4 @@
-"""What the stages `index` and `score` share: splits, the fitted fusion, the rankings of test documents, their metrics."""
+"""What the stages `index` and `score` share: splits, the fitted fusion, rankings of test documents, their metrics."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -140,7 +140,7 @@ class Exhaustive(Exact):
 
 
 def approximation(model: Model, split: Split, inverse: np.ndarray) -> dict[str, float]:
-    """Recall of the model's searches, and how much higher metrics would be if all its searches were exact, in points."""
+    """Recall of the model's searches, and how much higher the metrics would be if they were exact, in points."""
     split = split.sample(COMPARED)
     queries = model.embed(split.tokens)
     asked, truth, excluded = model.settings.as_asked(queries), Truth(split.truth, inverse), rows_of(split.excluded)

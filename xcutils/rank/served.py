@@ -1,4 +1,4 @@
-"""A finished model, ready to answer: token ids in, labels and probabilities out. Imports no torch unless its encoder does.
+"""A finished model, ready to answer: token ids in, labels and probabilities out. No torch unless its encoder needs it.
 
 The fused score of a label is linear in the document but for the memory:
 
@@ -177,7 +177,7 @@ class Model:
         k: int,
         excluded: Ragged | None,
     ) -> Found:
-        """(ids (Q, e), scores (Q, e)), padded: labels of the memory that the search has not found but that may be among the best k.
+        """(ids (Q, e), scores (Q, e)), padded: labels of the memory that may be among the best k but were not found.
 
         A label that was not found has no higher score without the memory than the last one that was.
         """

@@ -134,7 +134,7 @@ class Half(Graph):
 
     @cached_property
     def places(self) -> np.ndarray:
-        """(n,) int64: the place of each id's vector in the graph, -1 for a zero vector; the last one is for all others."""
+        """(n,) int64: the place of each id's vector in the graph, -1 for a zero vector; the last is for all others."""
         assert self.members is not None
         places = np.full(int(self.members.values.max(initial=-1)) + 2, -1, dtype=np.int64)
         places[self.members.values] = self.members.row_ids()

@@ -1,5 +1,7 @@
-"""The indexes by name. Another library is one more class with the methods of `Index`, and a row here: the stage `index`,
-prediction and mining know no library. Imports no torch.
+"""The indexes by name. Imports no torch.
+
+Another library is one more class with the methods of `Index`, and a row here: the stage `index`, prediction and mining
+know no library.
 """
 
 from xcutils.search.half import Half
