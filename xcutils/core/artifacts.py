@@ -324,11 +324,11 @@ def save_array(folder: Path, name: str, array: np.ndarray) -> None:
 
 
 def load_array(folder: Path, name: str) -> np.ndarray:
-    """The array, memory-mapped and read-only."""
+    """The array, memory-mapped and read-only; a plain array to numpy, which is slow with many small reads of a memmap."""
     path = Path(folder) / f"{name}.npy"
     try:
         try:
-            return np.load(path, mmap_mode="r", allow_pickle=False)
+            return np.load(path, mmap_mode="r", allow_pickle=False).view(np.ndarray)
         except ValueError:  # an empty array cannot be mapped; anything else is damage
             array = np.load(path, allow_pickle=False) if path.stat().st_size < 1024 else None
             if array is None or array.size:

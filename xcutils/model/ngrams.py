@@ -20,6 +20,8 @@ def bag_features(tokens: Ragged, vocabulary: int, ngrams: int, rows: int) -> Rag
         inside = owner[: len(key)] == owner[n - 1 :]  # not across two texts
         parts.append((vocabulary + (_mix(key) >> SHIFT) % np.uint64(rows - vocabulary)).astype(np.int32)[inside])
         owners.append(owner[: len(key)][inside])
+    if len(tokens) == 1:
+        return Ragged(np.concatenate(parts), np.array([0, sum(map(len, parts))]))
     owner = np.concatenate(owners)
     order = np.argsort(owner, kind="stable")
     return Ragged(np.concatenate(parts)[order], starts(np.bincount(owner, minlength=len(tokens))))

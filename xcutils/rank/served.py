@@ -181,18 +181,23 @@ class Model:
 
         A label that was not found has no higher score without the memory than the last one that was.
         """
-        last = np.where(np.isfinite(linear), linear, np.inf).min(axis=1, initial=np.inf)
-        last = np.where(np.isfinite(last), last, 0)
-        least = -np.partition(-total, k - 1, axis=1)[:, k - 1] if total.shape[1] >= k else np.full(len(total), -np.inf)
+        none = np.zeros((len(asked), 0), dtype=np.int64), np.zeros((len(asked), 0))
+        if total.shape[1] < k:
+            least = np.full(len(total), -np.inf)
+        else:
+            least = np.partition(total, total.shape[1] - k, axis=1)[:, total.shape[1] - k]
+        last = np.where(np.isneginf(linear), 0, linear).min(axis=1, initial=np.inf)  # 0: of vectors that are zero
         remembered = sums[places]
         rows = places // self.n_labels
-        may = (remembered > 0) & (self.fusion.memory * remembered + last[rows] + SLACK >= least[rows])
-        wanted = np.unique(places[may])
+        may = self.fusion.memory * remembered >= (least - last - SLACK)[rows]
+        wanted = np.unique(places[may & (remembered > 0)])
+        if not len(wanted):
+            return none
         rows, labels = np.divmod(wanted, self.n_labels)
         vectors = self.labels.take(labels)
         scores = np.einsum("pd,pd->p", vectors, asked[rows].astype(np.float32)) + self.fusion.memory * sums[wanted]
         counts = np.bincount(rows, minlength=len(asked))
-        ids = np.full((len(asked), int(counts.max(initial=0))), -1, dtype=np.int64)
+        ids = np.full((len(asked), int(counts.max())), -1, dtype=np.int64)
         values = np.full(ids.shape, -np.inf)
         columns = np.arange(len(wanted)) - starts(counts)[rows]
         ids[rows, columns] = labels
