@@ -6,7 +6,7 @@ writes  {choose,final}/: classifiers (L, D), docs (N, D) unit float32, encoder.{
         curve-{choose,final}.csv
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -30,7 +30,7 @@ from xcutils.core.costs import (
     Part,
     Sizes,
 )
-from xcutils.core.folds import Fold, folds
+from xcutils.core.folds import CHOOSE, Fold, folds
 from xcutils.core.params import value
 from xcutils.core.scratch import Snapshots
 from xcutils.core.vectors import unit
@@ -45,6 +45,7 @@ from xcutils.train.fitting import (
     Judge,
     fit_folds,
     fit_model,
+    goes_on,
     save_outcome,
     validation_cost,
     validation_seconds,
@@ -56,11 +57,14 @@ from xcutils.train.training import Optimisers, Outcome, put_finite
 
 OPTIONS = ("tau", "margin", "positives", "negatives", "weighting")  # of losses
 RANDOM = 0.02  # standard deviation of classifiers that start at random [Renee]
+# Documents times labels up to which `auto` scores every label. Above it, a pool is several times faster and as good.
+PRODUCTS = 250_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Params(Clustered):
-    labels: Literal["all", "batch"]
+    labels: Literal["auto", "all", "batch", "pool"]
+    random: int = value(low=1)
     loss: str = value(among=offered(OPTIONS))
     start: Literal["labels", "random"]
     normalise: bool
@@ -75,6 +79,28 @@ class Params(Clustered):
     momentum: float = value(low=0, high=0.999)
     weight_decay: float = value(low=0)
     encoder_lr: float = value(low=0)
+
+    def decided(self, docs: float, labels: float) -> "Params":
+        """The parameters with another value than `auto` for `labels`, for so many documents and labels.
+
+        Losses other than a softmax are over all labels. Labels of a pool are few and must be hard ones: its batches are
+        clusters of documents from the first epoch.
+        """
+        if self.labels != "auto":
+            return self
+        if docs * labels <= PRODUCTS or not LOSSES[self.loss].sums:
+            return replace(self, labels="all")
+        return replace(self, labels="pool", cluster_from=0)
+
+
+def reason(p: Params, docs: int, labels: int) -> str:
+    """Why `auto` was decided as it was, in a line; p  the decided parameters."""
+    compared = "every label" if p.labels == "all" else f"its batch's labels and {p.random:,} others drawn at random"
+    relation = "at most" if p.labels == "all" else "above"
+    return (
+        f"classifier: {docs:,} documents x {labels:,} labels are {docs * labels:.1e} products an epoch, {relation} "
+        f"{PRODUCTS:.1e}: a document is compared with {compared} (classifier.labels: auto is {p.labels})."
+    )
 
 
 class OneVsAll:
@@ -96,9 +122,24 @@ class OneVsAll:
         for table in encoder.tables:
             table.lr = p.encoder_lr
 
+    def pool(self, docs: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray | None]:
+        """(labels (P,) that the batch is compared with, how many labels each stands for (P,) float32 or None: 1).
+
+        In a pool, the labels that are drawn at random stand for all that the batch does not have.
+        """
+        if self.p.labels == "all":
+            return self.every, None
+        own = np.unique(self.positives.take(docs).values)
+        if self.p.labels == "batch":
+            return own, None
+        drawn = np.setdiff1d(rng.integers(0, len(self.every), self.p.random), own)
+        share = (len(self.every) - len(own)) / max(1, len(drawn))
+        counts = np.repeat(np.array([1, share], dtype=np.float32), [len(own), len(drawn)])
+        return np.concatenate([own, drawn]), counts
+
     def loss(self, docs: np.ndarray, rng: np.random.Generator) -> torch.Tensor:
-        """The batch's loss over all labels, or over the union of its documents' positives."""
-        pool = self.every if self.p.labels == "all" else np.unique(self.positives.take(docs).values)
+        """The batch's loss over all labels, over the union of its documents' positives, or over a pool."""
+        pool, counts = self.pool(docs, rng)
         ids = None if pool is self.every else torch.from_numpy(pool.astype(np.int64)).to(self.device)
         labels = self.table.rows(ids)
         x = F.dropout(self.embed(docs), self.p.dropout)
@@ -107,7 +148,11 @@ class OneVsAll:
             x = F.normalize(x, dim=1)
         rows, columns, weights = self.known.within(docs, pool)
         soft = None if weights is None else self._to_device(weights)
-        return LOSSES[self.p.loss](Pairs(x, labels, self._to_device(rows), self._to_device(columns), soft), self.p)
+        loss = LOSSES[self.p.loss]
+        pairs = Pairs(x, labels, self._to_device(rows), self._to_device(columns), soft)
+        if counts is not None and loss.sums:
+            pairs = pairs.counting(self._to_device(counts), self.p.tau)
+        return loss(pairs, self.p)
 
     def _to_device(self, array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array).to(self.device)
@@ -129,21 +174,47 @@ class OneVsAll:
     def vectors(self) -> np.ndarray:
         """(L, D) classifiers as they are searched: at length one or, where length matters, of length one on average."""
         values = self.table.numpy()
-        if self.p.normalise:
-            return unit(values)
-        return values / max(float(np.linalg.norm(values, axis=1).mean()), 1e-12)
+        return unit(values) if self.p.normalise else values / self.length
+
+    @property
+    def length(self) -> float:
+        """What the classifiers are divided by to be searched, where their length matters."""
+        return 1.0 if self.p.normalise else max(float(np.linalg.norm(self.table.numpy(), axis=1).mean()), 1e-12)
+
+    def move_as(self, first: Path, encoder: Path, labels: np.ndarray) -> None:
+        """Change encoder and classifiers by what the first fit has changed them.
+
+        first    its folder
+        encoder  the folder of the encoder that it started from
+        labels   (L, D) the label embeddings that it started from
+        """
+        before, after = (load_encoder(folder, self.device).state() for folder in (encoder, first))
+        for name, weights in self.encoder.state().items():
+            if weights.is_floating_point():
+                weights.detach().add_(after[name].detach() - before[name].detach())
+        learnt = artifacts.load_json(first, "classifiers.json")["length"] * artifacts.load_array(first, "classifiers")
+        learnt = torch.from_numpy(learnt).to(self.device)
+        if self.p.start == "labels":
+            self.table.values.add_(learnt - self._to_device(np.array(labels)))
+        else:
+            self.table.values.copy_(learnt)
+        if self.texts is not None:
+            self.docs[:] = self.embed_all(np.arange(len(self.docs)))
 
     def embed_all(self, docs: np.ndarray) -> np.ndarray:
         """(n, D) unit embeddings of these documents by the encoder as it is now."""
         return self.docs[docs] if self.texts is None else encode(self.encoder, self.texts.take(docs), read=True)
 
 
-def fit(model: OneVsAll, fold: Fold, judge: Judge, p: Params, seed: int, snapshots: Snapshots) -> Outcome:
-    """Train on the fold's points; returns how that went."""
+def fit(
+    model: OneVsAll, fold: Fold, judge: Judge, p: Params, seed: int, snapshots: Snapshots, goes_on: bool = False
+) -> Outcome:
+    """Train on the fold's points; returns how that went. goes_on  the model is the first fit's"""
 
     def validate(_: int) -> dict[str, float]:
         return judge(fold.validation, model.embed_all(fold.validation), model.vectors())
 
+    after = fold.chosen["epochs"] if goes_on else 0
     optimisers = [Optimisers(None, p.lr, tables=[model.table])]
     if p.encoder_lr:
         optimisers.append(Optimisers(model.encoder, p.encoder_lr, tables=model.encoder.tables))
@@ -153,10 +224,11 @@ def fit(model: OneVsAll, fold: Fold, judge: Judge, p: Params, seed: int, snapsho
         fold,
         p,
         seed,
-        batches=ClusteredEpochs(model.points.todo, model.docs, seed=seed, **p.batches()),
+        batches=ClusteredEpochs(model.points.todo, model.docs, seed=seed, after=after, **p.batches()),
         optimisers=optimisers,
         validate=validate,
         snapshots=snapshots,
+        more=p if goes_on else None,
     )
 
 
@@ -164,15 +236,16 @@ def save_fold(folder: Path, model: OneVsAll, outcome: Outcome) -> None:
     """Write the classifiers, their encoder, its embeddings of all training documents, and how training went."""
     save_outcome(folder, outcome)
     artifacts.save_array(folder, "classifiers", model.vectors())
+    artifacts.save_json(folder, "classifiers.json", {"length": model.length})
     artifacts.save_array(folder, "docs", model.embed_all(np.arange(model.points.n_docs)))
     save_encoder(folder, model.encoder)
 
 
 def cost(s: Sizes, params: dict, host: Host) -> Estimate:
     """A row per label with two moments and a copy of the best epoch, and what a step makes of the rows it reads."""
-    p = params["classifier"]
     net = network(params["encoder"], "encoder")
     texts, points, targets = count_points(s, params["gandalf"])
+    p = asdict(Params(**params["classifier"]).decided(s.docs, s.labels))
     bank = s.docs + texts
     positives = s.positives + targets
     table = FLOAT * s.labels * net.dim
@@ -180,7 +253,8 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
     docs = min(p["batch_size"], points)
     every = p["labels"] == "all"
     moving = p["encoder_lr"] > 0  # the encoder is trained too
-    pool = s.labels if every else costs.distinct(docs * positives / max(1, bank), s.labels)
+    drawn = docs * positives / max(1, bank) + (p["random"] if p["labels"] == "pool" else 0)
+    pool = s.labels if every else costs.distinct(drawn, s.labels)
     tokens = docs * all_tokens / max(1, bank)
     batch = f"lower classifier.batch_size ({p['batch_size']})"
     kept = [
@@ -196,7 +270,7 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
         held = FLOAT * texts * net.dim + INT * all_tokens + (INT + FLOAT) * positives + 2 * LONG * bank
         lower = f"lower gandalf.labels ({params['gandalf']['labels']:g})"
         kept.append(Part("label texts and their targets", held, lower))
-    fewer_labels = "set classifier.labels to batch" if every else batch
+    fewer_labels = "set classifier.labels to pool" if every else batch
     moments = [
         [
             Part("step's labels", 6 * FRAGMENTATION * FLOAT * pool * net.dim, fewer_labels),
@@ -214,7 +288,8 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
     flops, moved = net.work(docs, tokens, train=moving)
     moved += 20 * FLOAT * pool * net.dim + 6 * FLOAT * docs * pool
     step = (flops + 6 * docs * pool * net.dim) / host.speed + moved / BANDWIDTH + STEP_SECONDS
-    seconds = 4 + s.fits * (p["epochs"] * points / docs * step + clusters)
+    fits = s.trained(p["epochs"], p["refit_epochs"]) / p["epochs"]
+    seconds = 4 + fits * (p["epochs"] * points / docs * step + clusters)
     seconds += p["epochs"] * validation_seconds(s, net, host)
     disk = s.fits * (table + FLOAT * s.docs * net.dim + net.weights)
     return Estimate("classifier", costs.fullest(kept, moments), seconds, disk, on_device=True)
@@ -236,16 +311,23 @@ def main(train_dir: Path, labels_dir: Path, encoder_dir: Path, augment: Path, ga
     artifacts.check_together(*inputs)
     costs.announce(cost, costs.sizes_of(train_dir, labels_dir), settings.values)
     is_validation = artifacts.load_array(train_dir, "is_validation")
+    given, sizes = p, (len(is_validation), len(artifacts.load_array(labels_dir, "frequency")))
+    p = given.decided(*sizes)
+    if p is not given:
+        console.say(reason(p, *sizes))
 
     def fit_fold(fold: Fold, snapshots: Snapshots, folder: Path) -> None:
         torch.manual_seed(seed)
+        more = goes_on("classifier", fold, p)
         encoder = load_encoder(encoder_dir / fold.name, device)
         points = load_points(train_dir, labels_dir, gandalf / fold.name)
         labels, plain, docs = (artifacts.load_array(augment / fold.name, name) for name in ("labels", "plain", "docs"))
         model = OneVsAll(encoder, points, np.concatenate([docs, plain[points.labels]]), labels, p)
+        if more:
+            model.move_as(fold.first, encoder_dir / CHOOSE, artifacts.load_array(augment / CHOOSE, "labels"))
         excluded = pair_matrix(artifacts.load_array(train_dir, "filter"), (points.n_docs, len(labels)))
         judge = Judge(points.positives, excluded, inverse_propensities(train_dir, labels_dir), p.tail, device)
-        save_fold(folder, model, fit(model, fold, judge, p, seed, snapshots))
+        save_fold(folder, model, fit(model, fold, judge, p, seed, snapshots, more))
 
     refit = artifacts.load_json(train_dir, "meta.json")["refit"]
     with (

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Literal
+from typing import Any, Literal
 
 import click
 import numpy as np
@@ -79,8 +79,8 @@ def centroids(docs: np.ndarray, labels: np.ndarray, positives: Ragged) -> np.nda
     return unit(sums)
 
 
-def is_embedded(first: Architecture, facts: dict) -> bool:
-    """Is the untrained encoder the one whose vectors `embed` wrote? facts  embed.json"""
+def is_embedded(first: Any, facts: dict) -> bool:
+    """Is the untrained encoder the one whose vectors `embed` wrote? first  an Architecture; facts  embed.json"""
     same = (first.model, first.pooling) == (facts["checkpoint"], facts["pooling"])
     return first.kind == "transformer" and first.layers == 0 and same
 

@@ -69,8 +69,7 @@ def sizes(texts: dict[str, Ragged]) -> Sizes:
     """The numbers that the stage's cost depends on."""
     none = Ragged(np.zeros(0, np.int32), np.zeros(1, np.int64))
     docs, labels = texts.get("docs", none), texts.get("labels", none)
-    tokens = {"doc_tokens": len(docs.values), "label_tokens": len(labels.values)}
-    return Sizes(docs=len(docs), labels=len(labels), **tokens)
+    return Sizes(len(docs), len(labels), doc_tokens=len(docs.values), label_tokens=len(labels.values))
 
 
 @click.command()

@@ -27,7 +27,7 @@ from xcutils.model.caching import embed_cached
 from xcutils.model.checkpoints import checkpoint_hash
 from xcutils.model.costs import VOCABULARY, Network
 from xcutils.model.encoder import Encoder
-from xcutils.model.encoders import Architecture, encode, move, save_encoder
+from xcutils.model.encoders import Architecture, encode, load_encoder, move, save_encoder
 from xcutils.model.tokens import check_vocabulary
 from xcutils.search.metrics import pair_matrix
 from xcutils.search.propensity import inverse_propensities
@@ -39,6 +39,7 @@ from xcutils.train.fitting import (
     Judge,
     fit_folds,
     fit_model,
+    goes_on,
     save_outcome,
     validation_cost,
     validation_seconds,
@@ -147,6 +148,11 @@ class Siamese:
         aux = {"aux": self.aux.table.values, "label_to_aux": torch.from_numpy(self.aux.label_to_aux)}
         return {f"encoder.{name}": tensor for name, tensor in self.encoder.state().items()} | aux
 
+    def start_from(self, folder: Path) -> None:
+        """Take over the auxiliary vectors of an earlier fit, whose encoder the model has."""
+        self.aux.table.values.copy_(torch.from_numpy(np.array(artifacts.load_array(folder, "aux"))))
+        self.bank[:] = self.doc_embeddings(np.arange(self.n_docs))
+
     def doc_embeddings(self, docs: np.ndarray) -> np.ndarray:
         """(n, D) unit embeddings of these documents as they are now."""
         return encode(self.encoder, self.texts.take(docs), read=True)
@@ -165,8 +171,8 @@ class Siamese:
 class Epochs(ClusteredEpochs):
     """The batches of an epoch; before some epochs, labels share vectors again and negatives are mined."""
 
-    def __init__(self, model: Siamese, docs: np.ndarray, p: Params, seed: int):
-        super().__init__(docs, model.bank, seed=seed, **p.batches())
+    def __init__(self, model: Siamese, docs: np.ndarray, p: Params, seed: int, after: int = 0):
+        super().__init__(docs, model.bank, seed=seed, after=after, **p.batches())
         self.model = model
         self.recluster = p.recluster
 
@@ -184,8 +190,10 @@ class Epochs(ClusteredEpochs):
         return super().__call__(epoch, rng)
 
 
-def fit(model: Siamese, fold: Fold, judge: Judge, p: Params, seed: int, snapshots: Snapshots) -> Outcome:
-    """Train on the fold's documents; returns how that went."""
+def fit(
+    model: Siamese, fold: Fold, judge: Judge, p: Params, seed: int, snapshots: Snapshots, goes_on: bool = False
+) -> Outcome:
+    """Train on the fold's documents; returns how that went. goes_on  the model is the first fit's"""
     if p.mined:
         model.miner = Miner(model.positives.csr(model.n_labels) + judge.excluded, p.mined_from, model.device)
 
@@ -208,10 +216,11 @@ def fit(model: Siamese, fold: Fold, judge: Judge, p: Params, seed: int, snapshot
         fold,
         p,
         seed,
-        batches=Epochs(model, fold.training, p, seed),
+        batches=Epochs(model, fold.training, p, seed, fold.chosen["epochs"] if goes_on else 0),
         optimisers=[Optimisers(model.encoder, p.lr, tables=tables, weight_decay=p.weight_decay)],
         validate=validate,
         snapshots=snapshots,
+        more=p if goes_on else None,
     )
 
 
@@ -282,8 +291,9 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
     if every:  # each chunk is encoded once more for its gradient
         flops, moved = (part * 4 / 3 * (docs + pool) / (docs + encoded) for part in (flops, moved))
     step = (flops + 6 * docs * pool * net.dim) / host.speed + (moved + 6 * FLOAT * docs * pool) / BANDWIDTH
+    fits = s.trained(p["epochs"], p["refit_epochs"]) / max(1, p["epochs"])
     steps = p["epochs"] * s.docs / docs * (step + STEP_SECONDS)
-    seconds = 5 + s.fits * (steps + clusters) + p["epochs"] * validation_seconds(s, net, host)
+    seconds = 5 + fits * (steps + clusters) + p["epochs"] * validation_seconds(s, net, host)
     disk = s.fits * (net.weights + FLOAT * k * net.dim + INT * s.labels)
     return Estimate("encoder", costs.fullest(kept, moments), seconds, disk, on_device=True)
 
@@ -313,9 +323,15 @@ def main(train_dir: Path, labels_dir: Path, tokenizer: Path, cluster: Path, out:
 
     def fit_fold(fold: Fold, snapshots: Snapshots, folder: Path) -> None:
         torch.manual_seed(seed)
-        encoder = move(p.build([docs.take(fold.training), labels], special), device)
-        model = Siamese(encoder, docs, labels, positives, label_to_aux, p)
-        save_fold(folder, model, fit(model, fold, judge, p, seed, snapshots))
+        more = goes_on("encoder", fold, p)
+        if more:
+            encoder = load_encoder(fold.first, device)
+            model = Siamese(encoder, docs, labels, positives, artifacts.load_array(fold.first, "label_to_aux"), p)
+            model.start_from(fold.first)
+        else:
+            encoder = move(p.build([docs.take(fold.training), labels], special), device)
+            model = Siamese(encoder, docs, labels, positives, label_to_aux, p)
+        save_fold(folder, model, fit(model, fold, judge, p, seed, snapshots, more))
 
     refit = artifacts.load_json(train_dir, "meta.json")["refit"]
     with (

@@ -13,6 +13,7 @@ writes  train/      tokens (N rows) int32, positives (N rows) int32, ids, texts,
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import click
 import numpy as np
@@ -42,7 +43,7 @@ class Params:
     max_tokens: int = value(low=3)  # two special tokens and one of the text
     validation: float = value(above=0, high=0.5)
     bad_rows: float = value(low=0, high=1)
-    refit: bool
+    refit: Literal["continue", True, False]
 
 
 @dataclass(frozen=True)

@@ -38,13 +38,23 @@ FORMER: dict[str, Values] = {
 # Parameters that a file did not have when experiments were recorded, with the value at which nothing changes. At this
 # value they are left out of an experiment's digest, for the same reason.
 ADDED: dict[str, Values] = {
-    str(MODULAR.params): {},
+    str(MODULAR.params): {
+        "classifier.random": 4096,
+        "encoder.refit_epochs": 3,
+        "encoder.refit_lr": 0.3,
+        "classifier.refit_epochs": 1,
+        "classifier.refit_lr": 1.0,
+    },
     str(UNIDEC.params): {"embed.model": "sentence-transformers/all-MiniLM-L6-v2", "embed.pooling": "mean"},
 }
 # Values that had another name when experiments were recorded: {parameter: {its name now: its name then}}.
 RENAMED: dict[str, dict[Any, Any]] = {"cluster.space": {"pretrained": "labels"}}
 # Defaults that have changed since: {parameter: {default now: default then}}. The experiments keep the old one.
-DEFAULTS_THEN: dict[str, dict[Any, Any]] = {"cluster.space": {"labels": "pretrained"}}
+DEFAULTS_THEN: dict[str, dict[Any, Any]] = {
+    "prepare.refit": {"continue": True},
+    "cluster.space": {"labels": "pretrained"},
+    "classifier.labels": {"auto": "all"},
+}
 
 
 @dataclass(frozen=True)

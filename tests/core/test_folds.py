@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -46,3 +48,16 @@ def test_training_is_watched_on_some_validation_documents_where_there_are_many(m
     assert len(set(choose.validation.tolist()) & set(every.tolist())) == 7  # different ones, from first to last
     assert (choose.validation[0], choose.validation[-1]) == (every[0], every[-1])
     assert choose.training.tolist() == np.flatnonzero(~is_validation).tolist() and len(final.training) == 100
+
+
+def test_the_final_fit_goes_on_only_where_that_is_shorter():
+    for refit, kept, more, goes_on in [
+        ("continue", 7, 3, True),
+        ("continue", 3, 3, False),
+        ("continue", 7, 0, False),
+        ("continue", 0, 3, False),
+        (True, 7, 3, False),
+    ]:
+        choose, final = folds(IS_VALIDATION, refit=refit)
+        choose.done(kept, Path("models"))
+        assert final.goes_on(more) == goes_on and final.first == Path("models") and not choose.goes_on(more)

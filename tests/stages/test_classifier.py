@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from stages.classifier import OPTIONS, OneVsAll, Params
+from stages.classifier import OPTIONS, PRODUCTS, OneVsAll, Params, reason
 from testing.tiny import make_params
 from tests.stages.test_encoder import bag_by_hand, unit_by_hand
 from tests.train.test_losses import by_hand, differences, triplet_by_hand
@@ -25,7 +25,14 @@ VALUES = make_params()["classifier"]
 LOSSES = ["decoupled-softmax", "supcon", "triplet", "bce"]
 # Values that no two terms share; a rate of 1, so that a step of gradient descent is as long as the gradient.
 STEP = {"tau": 0.7, "margin": 0.6, "positives": 2, "negatives": 3, "weighting": 0.25, "dropout": 0.0, "lr": 1.0}
-STEP |= {"optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0, "encoder_lr": 0.0, "start": "labels"}
+STEP |= {
+    "labels": "all",
+    "optimizer": "sgd",
+    "momentum": 0.0,
+    "weight_decay": 0.0,
+    "encoder_lr": 0.0,
+    "start": "labels",
+}
 TEXTS = {3: {0: 0.25, 3: 1.0, 5: 0.6, 7: 0.4}, 8: {1: 0.3, 8: 1.0}, 4: {4: 0.9}}  # label texts and their soft targets
 DOCS = [6, 3, 0, 2, 5]  # doc 3 has no positive; docs 6 and 2 have more than are trained on
 BATCHES = {False: DOCS, True: [*DOCS, 7, 8, 9]}  # without label texts and with
@@ -115,6 +122,53 @@ def test_a_step_is_the_papers_sums(make, loss, labels, normalise, soft):
     wanted = differences(lambda rows: loss_by_hand(model, points, x, rows), before)
     torch.testing.assert_close(before - model.table.values, wanted, rtol=1e-5, atol=1e-7)
     assert wanted.abs().max() > 0.01
+
+
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_pool_that_has_drawn_every_label_gives_the_loss_over_all(make, loss, soft):
+    every, pool = (make(loss=loss, labels=labels, soft=soft, random=1000) for labels in ("all", "pool"))
+    wanted, found = (model.loss(np.array(BATCHES[soft]), np.random.default_rng(0)).item() for model in (every, pool))
+    assert found == pytest.approx(wanted, rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("random", [1, 3])
+def test_labels_drawn_at_random_stand_for_all_that_the_batch_does_not_have(make, positives, random, seed):
+    model, points = make(labels="pool", random=random), [1, 0]
+    own = sorted({label for point in points for label in positives[point].tolist()})
+    drawn = sorted(set(np.random.default_rng(seed).integers(0, L, random).tolist()) - set(own))
+    pool, counts = model.pool(np.array(points), np.random.default_rng(seed))
+    assert pool.tolist() == own + drawn
+    assert counts.tolist() == pytest.approx([1.0] * len(own) + [(L - len(own)) / max(1, len(drawn))] * len(drawn))
+    x, rows = ([unit_by_hand(row) for row in part.tolist()] for part in (model.docs[points], model.table.values))
+    total = 0.0
+    for point, doc in zip(points, x):
+        mass = {label: math.exp(sum(a * b for a, b in zip(doc, rows[label])) / model.p.tau) for label in pool.tolist()}
+        known = positives[point].tolist()
+        rest = sum(count * mass[label] for label, count in zip(pool.tolist(), counts.tolist()) if label not in known)
+        total += sum(-math.log(mass[label] / (mass[label] + rest)) for label in known) / len(known)
+    found = model.loss(np.array(points), np.random.default_rng(seed)).item()
+    assert found == pytest.approx(total / len(points), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "changes, docs, labels, decided",
+    [
+        ({"labels": "auto"}, PRODUCTS // 1000, 1000, "all"),
+        ({"labels": "auto"}, PRODUCTS // 1000 + 1, 1000, "pool"),
+        ({"labels": "auto", "loss": "bce"}, PRODUCTS, 1000, "all"),
+        ({"labels": "batch"}, 10, 10, "batch"),
+        ({"labels": "all"}, PRODUCTS, 1000, "all"),
+    ],
+)
+def test_auto_scores_every_label_up_to_some_size_and_then_a_pool_in_clustered_batches(changes, docs, labels, decided):
+    p = check(Params, VALUES | {"cluster_from": 7} | changes, "here")
+    found = p.decided(docs, labels)
+    assert found.labels == decided and found.cluster_from == (0 if decided == "pool" else 7)
+    assert (found is p) == (p.labels != "auto")
+    told = reason(found, docs, labels)
+    assert f"{docs:,} documents x {labels:,} labels" in told and told.endswith(f"auto is {decided}).")
 
 
 @pytest.mark.parametrize("changes", [{"positives": 1}, {"positives": 20, "negatives": 50}, {"weighting": 0.0}])

@@ -121,7 +121,8 @@ def assert_unit(vectors: np.ndarray, shape: tuple[int, int]) -> None:
 def assert_one_sentence(result, *named: str) -> None:
     """Exit code 1, and nothing but one sentence that names the thing (after the estimate, where it got so far)."""
     assert result.exit_code == 1 and result.stdout == ""
-    lines = [line for line in result.stderr.splitlines() if ": about " not in line]
+    said = (": about ", "labels: auto is")  # of every run
+    lines = [line for line in result.stderr.splitlines() if not any(words in line for words in said)]
     assert len(lines) == 1 and lines[0].startswith("error: ") and lines[0].endswith(".")
     assert "Traceback" not in result.stderr
     for thing in named:
@@ -269,7 +270,7 @@ def test_training_stops_when_validation_falls_and_the_best_epoch_is_kept(change,
     figures = iter([40.0, 60.0, 50.0, 45.0, 70.0])  # the last one comes too late for a patience of two
     others = {"PSN@5": 0.0, "P@1": 0.0, "P@5": 0.0}
     monkeypatch.setattr("xcutils.train.fitting.evaluate", lambda *_: {"N@5": next(figures), **others})
-    folder, _ = change(stage, stage, **{f"{stage}.epochs": 5, f"{stage}.patience": 2})
+    folder, _ = change(stage, stage, **{f"{stage}.epochs": 5, f"{stage}.patience": 2, f"{stage}.refit_epochs": 0})
     choose, final = (load_csv(folder / "data" / stage / f"curve-{fit}.csv") for fit in FITS)
     assert [(row["epoch"], row["N@5"]) for row in choose] == [
         ("1", "40.0"),
@@ -673,6 +674,48 @@ def test_without_refit_the_models_that_chose_are_used(change):
         assert [path.name for path in (folder / "data" / stage).iterdir() if path.is_dir()] == ["choose"]
     assert not (folder / "data" / "classifier" / "curve-final.csv").exists()
     assert_sound(load_metrics(folder))
+
+
+GOING_ON = {
+    "prepare.refit": "continue",
+    "encoder.epochs": 4,
+    "encoder.patience": 0,
+    "encoder.lr": 0.001,
+    "encoder.refit_epochs": 1,
+    "encoder.refit_lr": 1e-9,
+    "classifier.epochs": 4,
+    "classifier.patience": 0,
+    "classifier.lr": 0.001,
+    "classifier.encoder_lr": 0.001,
+    "classifier.refit_epochs": 1,
+    "classifier.refit_lr": 1e-9,
+}
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+def test_the_final_fit_goes_on_from_what_the_first_one_has_learnt(change, normalise):
+    """At a rate of almost 0 it ends where it starts."""
+    folder, said = change("prepare", "classifier", **GOING_ON, **{"classifier.normalise": normalise})
+    assert "encoder: the final fit goes on from the first one for 1" in said["encoder"]
+    assert "classifier: the final fit goes on from the first one for 1" in said["classifier"]
+    data = folder / "data"
+    (encoder, m4), (final, final_m4) = (
+        [artifacts.load_tensors(data / stage / fit, "encoder.safetensors") for stage in ("encoder", "classifier")]
+        for fit in FITS
+    )
+    for name, weights in encoder.items():
+        torch.testing.assert_close(final[name], weights, atol=1e-6, rtol=0)
+        torch.testing.assert_close(final_m4[name], final[name] + m4[name] - weights, atol=1e-6, rtol=0)
+        assert not torch.equal(m4[name], weights)
+    old, new = ({"labels": artifacts.load_array(data / "augment" / fit, "labels")} for fit in FITS)
+    for part, fit in ((old, "choose"), (new, "final")):
+        length = artifacts.load_json(data / "classifier" / fit, "classifiers.json")["length"]
+        part["rows"] = length * artifacts.load_array(data / "classifier" / fit, "classifiers")
+    wanted = new["labels"] + old["rows"] - old["labels"]
+    wanted = wanted / np.linalg.norm(wanted, axis=1, keepdims=True) if normalise else wanted
+    np.testing.assert_allclose(new["rows"], wanted, atol=1e-5)
+    curve = load_csv(data / "encoder" / "curve-final.csv")
+    assert len(curve) == 1
 
 
 # --- which unfinished work is a stage's own ---------------------------------------------------------------------------

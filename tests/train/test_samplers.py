@@ -109,6 +109,16 @@ def test_epochs_are_random_then_clustered_anew_every_few(clusterings):
     assert sizes == [1, 1, 4, 4, 4, 4, 8, 8, 16, 16]
 
 
+def test_epochs_after_others_go_on_with_their_curriculum(clusterings):
+    bank = np.random.default_rng(0).standard_normal((48, 4)).astype(np.float32)
+    epochs = ClusteredEpochs(np.arange(48), bank, batch_size=7, refresh=4, seed=0, after=7, **CURRICULUM)
+    for epoch in range(4):
+        epochs(epoch, np.random.default_rng(epoch))
+    # Clusters are made at once, and then when the epochs before and these together say so: before the eleventh.
+    sizes = [cluster_size(epoch, **CURRICULUM) for epoch in (7, 10)]
+    assert [count for _, count, _ in clusterings] == [round(48 / size) for size in sizes]
+
+
 def test_clusters_act_in_the_epoch_that_makes_them():
     bank = np.repeat(np.eye(4, dtype=np.float32), 5, axis=0)
     settings_ = {"first_epoch": 1, "first": 5, "double_every": 9, "last": 5}

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from xcutils.core import artifacts
 from xcutils.core.console import say
 from xcutils.core.errors import UserError
+from xcutils.core.folds import CONTINUE, Refit
 
 FLOAT, LONG, INT = 4, 8, 4  # bytes
 INTERPRETER = 0.28e9  # Python, numpy, torch and its threads
@@ -41,7 +42,7 @@ class Sizes:
     label_tokens: int = 0
     test_tokens: int = 0
     filtered: int = 0  # filter pairs of the training documents
-    refit: bool = True
+    refit: Refit = True
     dim: int = 0  # dimensions of the trained encoder's vectors
     embed_dim: int = 0  # of the pretrained encoder's
 
@@ -49,6 +50,11 @@ class Sizes:
     def fits(self) -> int:
         """How often a training stage trains: once to choose, and once more on all documents."""
         return 2 if self.refit else 1
+
+    def trained(self, epochs: int, more: int) -> int:
+        """Epochs of all fits together; more  those of a final fit that goes on from the first one."""
+        goes_on = self.refit == CONTINUE and 0 < more < epochs
+        return epochs + (0 if not self.refit else more if goes_on else epochs)
 
     @property
     def per_doc(self) -> float:

@@ -91,19 +91,20 @@ class RowTable:
         return self.first, self.second
 
     def _adam(self, ids: Tensor | None, gradient: Tensor, lr: float) -> None:
-        tables = self.values, *self._moments(second=True)
+        tables = [self.values, *self._moments(second=True)]
         if ids is None:
-            self._fused_adam(*tables, gradient, lr)
+            self._fused_adam(tables, gradient, lr)
             return
         for start in range(0, len(ids), UPDATED):
             some = ids[start : start + UPDATED]
             rows = [table.index_select(0, some) for table in tables]
-            self._fused_adam(*rows, gradient[start : start + UPDATED], lr)
+            self._fused_adam(rows, gradient[start : start + UPDATED], lr)
             for table, changed in zip(tables, rows):
                 table.index_copy_(0, some, changed)
 
-    def _fused_adam(self, values: Tensor, first: Tensor, second: Tensor, gradient: Tensor, lr: float) -> None:
+    def _fused_adam(self, tables: list[Tensor], gradient: Tensor, lr: float) -> None:
         """The update, in place and in one pass; torch.optim.Adam has eps elsewhere than SparseAdam: hence its scale."""
+        values, first, second = tables
         beta1, beta2 = self.betas
         torch._fused_adam_(
             [values],

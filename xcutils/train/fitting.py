@@ -43,6 +43,8 @@ class Clustered(Trained):
     cluster_double: int = value(low=1)
     cluster_last: int = value(low=1)
     refresh: int = value(low=1)
+    refit_epochs: int = value(low=0)
+    refit_lr: float = value(above=0, high=1)
 
     def __post_init__(self):
         if self.cluster_last < self.cluster_first:
@@ -64,7 +66,7 @@ def fit_folds(folds: Iterable[Fold], fit: Callable[[Fold, Snapshots, Path], None
     """
     for fold in folds:
         part = scratch.part(fold.name, partial(fit, fold, scratch.snapshots(fold.name)))
-        fold.done(artifacts.load_json(part, "fit.json")["epochs"])
+        fold.done(artifacts.load_json(part, "fit.json")["epochs"], out / fold.name)
         artifacts.adopt(part, out / fold.name)
         os.replace(out / fold.name / "curve.csv", out / f"curve-{fold.name}.csv")
 
@@ -81,17 +83,20 @@ def fit_model(
     validate: Callable[[int], dict[str, float]],
     snapshots: Snapshots,
     average_after: int = 0,
+    more: Clustered | None = None,
 ) -> Outcome:
     """Train the model on one fold; returns how that went.
 
     model    has loss(docs, generator), weights() and device
     batches  (epoch, generator) -> batches of documents; has memory()
+    more     the parameters again, if the model comes from the first fit and is trained for refit_epochs more
     """
     plan = Plan(
-        fold.epochs(p.epochs),
+        more.refit_epochs if more else fold.epochs(p.epochs),
         p.warmup,
         seed,
-        schedule=p.epochs,
+        schedule=0 if more else p.epochs,
+        rate=more.refit_lr if more else 1.0,
         patience=p.patience,
         average_after=average_after,
         device=model.device,
@@ -158,6 +163,17 @@ def validation_cost(s: Sizes, net: Network) -> list[Part]:
         Part("scores", FLOAT * min(watched * s.labels, SCORES)),
         Part("validation documents", FLOAT * watched * net.dim, "lower prepare.validation"),
     ]
+
+
+def goes_on(name: str, fold: Fold, p: Clustered) -> bool:
+    """Does the fold's fit start from what the first one has learnt? Says so in a line, where it is the final fit."""
+    if not fold.may_continue or not fold.chosen["epochs"]:
+        return False
+    kept, yes = fold.chosen["epochs"], fold.goes_on(p.refit_epochs)
+    going_on = f"goes on from the first one for {p.refit_epochs} epochs; anew it would train {kept}"
+    anew = f"trains anew for {kept} epochs; {name}.refit_epochs ({p.refit_epochs}) would be none or not fewer"
+    console.say(f"{name}: the final fit {going_on if yes else anew}.")
+    return yes
 
 
 def save_outcome(folder: Path, outcome: Outcome) -> None:

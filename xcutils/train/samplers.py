@@ -33,16 +33,28 @@ class ClusteredEpochs:
     docs        (n,) int  documents to train on
     bank        (N, D)    latest embeddings of all documents
     refresh     epochs between two clusterings
+    after       epochs that the model has been trained before, which the curriculum counts
     curriculum  the keywords of cluster_size
     Differs from the reference code, where new clusters take effect one epoch late.
     """
 
-    def __init__(self, docs: np.ndarray, bank: np.ndarray, *, batch_size: int, refresh: int, seed: int, **curriculum):
+    def __init__(
+        self,
+        docs: np.ndarray,
+        bank: np.ndarray,
+        *,
+        batch_size: int,
+        refresh: int,
+        seed: int,
+        after: int = 0,
+        **curriculum,
+    ):
         self.docs = docs
         self.bank = bank
         self.batch_size = batch_size
         self.refresh = refresh
         self.seed = seed
+        self.after = after
         self.curriculum = curriculum
         self.clusters = np.arange(len(docs))
 
@@ -51,9 +63,9 @@ class ClusteredEpochs:
         return {"bank": self.bank, "clusters": self.clusters}
 
     def __call__(self, epoch: int, rng: np.random.Generator) -> list[np.ndarray]:
-        since = epoch - self.curriculum["first_epoch"]
-        if since >= 0 and since % self.refresh == 0:
-            count = max(1, round(len(self.docs) / cluster_size(epoch, **self.curriculum)))
+        since = epoch + self.after - self.curriculum["first_epoch"]
+        if since >= 0 and (since % self.refresh == 0 or epoch == 0):
+            count = max(1, round(len(self.docs) / cluster_size(epoch + self.after, **self.curriculum)))
             self.clusters[:] = balanced_clusters(self.bank[self.docs], count, seed=self.seed + epoch)
         return [self.docs[batch] for batch in clustered_batches(self.clusters, self.batch_size, rng)]
 

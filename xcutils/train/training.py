@@ -78,6 +78,7 @@ class Plan:
     warmup: int  # steps
     seed: int
     schedule: int = 0  # epochs over which the learning rate decays; 0 = `epochs`
+    rate: float = 1.0  # of the learning rates
     patience: int = 0  # validations without a gain before training stops; 0 = never
     average_after: int = 0  # epochs after which the weights at each epoch's end are averaged and kept; 0 = never
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
@@ -142,7 +143,7 @@ def train(
         todo = run.begin_epoch(batches)
         total = (plan.schedule or plan.epochs) * len(todo)
         for docs in watch(todo[at.place :], f"epoch {at.epoch + 1}/{plan.epochs}"):
-            scale = linear(at.epoch * len(todo) + at.place, total, plan.warmup)
+            scale = plan.rate * linear(at.epoch * len(todo) + at.place, total, plan.warmup)
             run.step(docs, loss_of, scale)
         run.end_epoch(validate)
     if validate is None:
