@@ -2,11 +2,12 @@
 PYTHON ?= python3
 BIN := $(CURDIR)/.venv/bin
 PEERS := .venv-peers/bin/python
+TRAINER := .venv-trainer/bin/python
 JOBS ?= 2
 export PATH := $(BIN):$(PATH)
 EXAMPLES := "Marfan syndrome" "Early infantile epileptic encephalopathy 15" "Congenital deafness with retinitis pigmentosa"
 
-.PHONY: run test lint types wheel env bench peers peers-env study sweep interruptions damage mutations estimate clean
+.PHONY: run test lint types wheel env bench bench-transformers trainer-env peers peers-env study sweep interruptions damage mutations estimate clean
 
 run: env  ## the whole pipeline on the default dataset, its metrics and three predictions
 	dvc repro
@@ -58,6 +59,17 @@ bench: env peers-env  ## clustering a million vectors; steps and label correlati
 	python -m benchmarks.correlations
 	python -m benchmarks.all_labels
 
+trainer-env: .venv-trainer/.made  ## the environment of sentence-transformers and its trainer
+
+.venv-trainer/.made: constraints.txt benchmarks/transformers-constraints.txt
+	$(PYTHON) -m venv .venv-trainer
+	.venv-trainer/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -r benchmarks/transformers-constraints.txt
+	touch $@
+
+bench-transformers: env trainer-env  ## texts per second of MiniLM-L6 beside sentence-transformers; AVX2, bfloat16
+	dvc repro prepare
+	python -m benchmarks.transformers_speed --trainer-python $(TRAINER)
+
 estimate: env  ## the stages' estimates of memory and time against what they take, on two datasets
 	python -m tests.robustness.estimates
 
@@ -78,4 +90,4 @@ study: env  ## the papers' findings, one by one, and every recipe, through dvc e
 	python -m study.findings
 
 clean:
-	rm -rf .venv .venv-peers build dist longtail.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-peers .venv-trainer build dist longtail.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
