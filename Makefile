@@ -2,13 +2,14 @@
 PYTHON ?= python3
 BIN := $(CURDIR)/.venv/bin
 PEERS := .venv-peers/bin/python
+TRAINER := .venv-trainer/bin/python
 JOBS ?= 2
 CHANGES = $(foreach change,$(SET),-S $(change))
 COMPARED = .scratch/peers/$(if $(DATASET),$(notdir $(abspath $(DATASET))),default)
 export PATH := $(BIN):$(PATH)
 EXAMPLES := "Marfan syndrome" "Early infantile epileptic encephalopathy 15" "Congenital deafness with retinitis pigmentosa"
 
-.PHONY: run test lint types wheel env bench growth profile alternate peers peers-env study sweep interruptions damage mutations estimate clean
+.PHONY: run test lint types wheel env bench bench-transformers trainer-env growth profile alternate peers peers-env study sweep interruptions damage mutations estimate clean
 
 run: env  ## the whole pipeline on the default dataset, its metrics and three predictions
 	dvc repro
@@ -69,6 +70,17 @@ alternate: env  ## an older commit against the present one, in turns, stage by s
 	$(if $(OLD),,$(error name the older commit: make alternate OLD=<commit>))
 	python -m benchmarks.alternate $(OLD) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(DATASET),--dataset $(DATASET)) $(CHANGES)
 
+trainer-env: .venv-trainer/.made  ## the environment of sentence-transformers and its trainer
+
+.venv-trainer/.made: constraints.txt benchmarks/transformers-constraints.txt
+	$(PYTHON) -m venv .venv-trainer
+	.venv-trainer/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -r benchmarks/transformers-constraints.txt
+	touch $@
+
+bench-transformers: env trainer-env  ## texts per second of MiniLM-L6 beside sentence-transformers; AVX2, bfloat16
+	dvc repro prepare
+	python -m benchmarks.transformers_speed --trainer-python $(TRAINER)
+
 estimate: env  ## the stages' estimates of memory and time against what they take, on two datasets
 	python -m tests.robustness.estimates
 
@@ -89,4 +101,4 @@ study: env  ## the papers' findings, one by one, and every recipe, through dvc e
 	python -m study.findings
 
 clean:
-	rm -rf .venv .venv-peers build dist longtail.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-peers .venv-trainer build dist longtail.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
