@@ -324,7 +324,7 @@ def save_array(folder: Path, name: str, array: np.ndarray) -> None:
 
 
 def load_array(folder: Path, name: str) -> np.ndarray:
-    """The array, memory-mapped and read-only; a plain array to numpy, which is slow with many small reads of a memmap."""
+    """The array, memory-mapped and read-only; not as numpy's memmap, of which many small reads are slow."""
     path = Path(folder) / f"{name}.npy"
     try:
         try:

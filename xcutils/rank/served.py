@@ -182,9 +182,8 @@ class Model:
         A label that was not found has no higher score without the memory than the last one that was.
         """
         none = np.zeros((len(asked), 0), dtype=np.int64), np.zeros((len(asked), 0))
-        if total.shape[1] < k:
-            least = np.full(len(total), -np.inf)
-        else:
+        least: np.ndarray = np.full(len(total), -np.inf)
+        if total.shape[1] >= k:
             least = np.partition(total, total.shape[1] - k, axis=1)[:, total.shape[1] - k]
         last = np.where(np.isneginf(linear), 0, linear).min(axis=1, initial=np.inf)  # 0: of vectors that are zero
         remembered = sums[places]
@@ -219,6 +218,7 @@ def search(index: Index, queries: np.ndarray, k: int, count: int) -> Found:
     answer = index.search(queries, most)
     if answer is None:  # the graph does not reach so many: compare with all
         answer = Exact(index.take(np.arange(count)).astype(np.float16)).search(queries, most)
+    assert answer is not None
     if most == k:
         return answer
     ids[:, :most], scores[:, :most] = answer

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from functools import cached_property
 from math import log2
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from usearch.index import Index as Library
+import usearch.index
 
 from xcutils.core import artifacts
 from xcutils.core.costs import FLOAT, Part
@@ -15,6 +16,7 @@ from xcutils.core.ragged import Ragged, starts
 from xcutils.search.graphs import Graph, alive
 from xcutils.search.index import Building
 
+Library: Any = usearch.index.Index
 HALF = 2  # bytes
 HEAD = struct.Struct("<II")  # how a file begins: vectors, bytes of each; then the vectors in the order of insertion
 HASHED = 1 << 14  # vectors hashed at once
@@ -28,7 +30,7 @@ class Half(Graph):
     graph stands which ids have each of its vectors, unless that is each id its own.
     """
 
-    def __init__(self, graph: Library, members: Ragged | None = None, file: Path | None = None):
+    def __init__(self, graph: Any, members: Ragged | None = None, file: Path | None = None):
         """members  a row per vector of the graph: the ids that have it;  file  where the graph is mapped from"""
         self.graph = graph
         self.members = members
@@ -75,7 +77,7 @@ class Half(Graph):
         return cls(graph, file=None if building else file)
 
     @property
-    def ef(self) -> int:  # type: ignore[override]
+    def ef(self) -> int:
         return self.graph.expansion_search
 
     @ef.setter
