@@ -165,7 +165,7 @@ def test_other_encoders_by_hand():
     activations = 4 * 2 * (50 + 20) * (10 * 16 + 2 * 32)
     assert net.step(10, 50) == pytest.approx(2 * (6 * 4 * 10 * 16 + activations) + net.weights)
     layer = TOKENS * (6 * 16 + 2 * 32)
-    assert net.chunk(10, 50) == pytest.approx(2 * 2 * 4 * (3 * 70 * 16 + layer))
+    assert net.chunk(10, 50) == pytest.approx(2 * 4 * (3 * 70 * 16 + 2 * layer))
     assert net.work(10, 50, train=False) == pytest.approx((2.2 * 1000 * 70, 0))
 
 
