@@ -6,8 +6,8 @@ MiniLM-L6 on the prepared titles of the default dataset (`dvc repro prepare`), 3
 pairs of a document and one of its labels in the same order, `batch` of each in a step, in-batch softmax over cosines,
 AdamW, no dropout. Inference: the texts of all labels. Every measurement has a process of its own, and the ways take
 turns in each round, so that all meet a busy moment of the machine; the figures are medians of the rounds, and the
-first step of a process is left out. Longtail's tokens are those of the stage prepare, sentence-transformers makes them
-as it goes (less than 1% of its time). Prints markdown.
+first step of a process is left out. Longtail's tokens are those of the stage prepare; sentence-transformers makes them
+as it goes, and its time includes that. Prints markdown.
 """
 
 from __future__ import annotations

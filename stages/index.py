@@ -35,6 +35,7 @@ from xcutils.search.propensity import inverse_propensities
 from xcutils.search.searched import vectors_of
 
 TRIED = 500  # documents that ef is chosen on
+NEAREST = 10  # vectors of which a search must find the share index.recall
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,18 +104,18 @@ def build_all(
 
 
 def widths(folder: Path, sources: dict[str, np.ndarray], asked: dict[str, np.ndarray], p: Params, near: int) -> dict:
-    """{labels, docs}: how far each search looks, so that it finds the share p.recall of the true nearest.
+    """{labels, docs}: how far each search looks, so that it finds the share p.recall of the NEAREST.
 
     A search for a few labels looks as far as one for many, so that its answers are the same.
     """
 
-    def chosen(name: str, k: int, first: int) -> int:
+    def chosen(name: str, first: int) -> int:
         vectors = sources[name]
         file = folder / f"{name}.{p.search}"
         index = INDEXES[p.search].open(file, count=len(vectors), dim=vectors.shape[1], ef=first)
-        return reach(index, asked[name], np.asarray(vectors), k, p.recall, first)
+        return reach(index, asked[name], np.asarray(vectors), NEAREST, p.recall, first)
 
-    return {"labels": chosen("labels", DEPTH, DEPTH + MORE), "docs": chosen("docs", near, near)}
+    return {"labels": chosen("labels", DEPTH + MORE), "docs": chosen("docs", 2 * near)}
 
 
 @click.command()

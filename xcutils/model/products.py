@@ -1,7 +1,7 @@
 """Linear layers in float32 by oneDNN where the user lets the libraries use what the processor has (XC_PORTABLE=0).
 
-torch multiplies float32 by MKL, which does not use AVX-512 on processors that are not Intel's; oneDNN does. How oneDNN
-cuts a product into blocks may depend on the processor's caches, so it is not used where machines have to agree.
+torch multiplies float32 by MKL, which on an AMD processor with AVX-512 was no faster than with AVX2; oneDNN was. How
+oneDNN cuts a product into blocks may depend on the processor's caches, so it is not used where machines have to agree.
 """
 
 from typing import Any

@@ -139,9 +139,9 @@ class TransformerNetwork(Network):
         return FRAGMENTATION * (6 * FLOAT * texts * self.dim + activations) + self.weights
 
     def chunk(self, texts: float, tokens: float) -> float:
-        """The inputs of all tokens and the layers' work on some, twice: each thread keeps the blocks it has freed."""
+        """The inputs of all tokens, and twice the layers' work on some: each thread keeps the blocks it has freed."""
         inputs = 3 * (tokens + 2 * texts) * self.dim
-        return 2 * FRAGMENTATION * FLOAT * (inputs + TOKENS * (6 * self.dim + 2 * self.inner))
+        return FRAGMENTATION * FLOAT * (inputs + 2 * TOKENS * (6 * self.dim + 2 * self.inner))
 
     def work(self, texts: float, tokens: float, *, train: bool) -> tuple[float, float]:
         """2.2 instead of 2 operations per weight: it is not quite as fast as a large matrix product."""
