@@ -21,7 +21,8 @@ from xcutils.core.params import value
 from xcutils.core.ragged import Ragged
 from xcutils.core.vectors import unit
 from xcutils.model import encoders
-from xcutils.model.encoders import Architecture, encode, move, network
+from xcutils.model.encoders import KINDS, Architecture, encode, move, network
+from xcutils.model.transformer import Transformer
 from xcutils.train.clustering import (
     balanced_clusters,
     balanced_cost,
@@ -82,7 +83,7 @@ def centroids(docs: np.ndarray, labels: np.ndarray, positives: Ragged) -> np.nda
 def is_embedded(first: Any, facts: dict) -> bool:
     """Is the untrained encoder the one whose vectors `embed` wrote? first  an Architecture; facts  embed.json"""
     same = (first.model, first.pooling) == (facts["checkpoint"], facts["pooling"])
-    return first.kind == "transformer" and first.layers == 0 and same
+    return KINDS[first.kind] is Transformer and first.layers == 0 and same
 
 
 def label_vectors(inputs: Sequence[Path], space: str, first: Architecture) -> np.ndarray:

@@ -55,8 +55,8 @@ SIZES = Sizes(
 )
 # Every stage by its name in dvc.yaml, `unidec/train`; `prepare` knows no sizes before it has read the data.
 ANNOUNCED = [stage for stage in EVERY if stage != "prepare"]
-ON_DEVICE = ["embed", "cluster", "encoder", "augment", "classifier", "score"]
-ON_DEVICE += ["unidec/embed", "unidec/train", "unidec/score"]
+ON_DEVICE = ["embed", "cluster", "encoder", "augment", "classifier", "index", "score"]
+ON_DEVICE += ["unidec/embed", "unidec/train", "unidec/index", "unidec/score"]
 
 
 @pytest.fixture(autouse=True)
@@ -588,7 +588,7 @@ def test_a_row_says_what_a_stage_says(project, monkeypatch):
 
 @pytest.mark.parametrize("name", ["LF-AmazonTitles-131K", "LF-AmazonTitles-1.3M", "40M"])
 def test_xc_estimate_of_published_sizes(project, monkeypatch, name):
-    monkeypatch.setenv("XC_MEMORY", "8")
+    monkeypatch.setenv("XC_MEMORY", "3")
     said = estimated(project, "--like", name, "-S", "classifier.labels=batch", "-S", "K=65536")
     assert said.startswith(f"{name}: N = ")
     assert ("does not fit" in said) == (name != "LF-AmazonTitles-131K")

@@ -562,7 +562,7 @@ def test_the_file_that_sets_a_wrong_value_is_named_and_not_the_one_that_was_aske
 
 def test_a_users_recipe_with_a_base_is_put_in_place_with_its_head_and_notes(project):
     head = "# Mine: with fewer steps.\n#\n# It is quicker.\n"
-    values = "base: ngame\nencoder:\n  epochs: 1e1  # enough\nscore: {tau: .2, ef: 9}  # tried\n"
+    values = "base: ngame\nencoder:\n  epochs: 1e1  # enough\nscore: {tau: .2}  # tried\nindex: {m: 9}  # tried too\n"
     (project / "recipes" / "own.yaml").write_text(head + values)
     assert "own  " in xc(project) and "Mine: with fewer steps." in xc(project)
     assert "params.yaml is now recipe own." in xc(project, "own")
@@ -571,8 +571,8 @@ def test_a_users_recipe_with_a_base_is_put_in_place_with_its_head_and_notes(proj
     for line in (
         "  epochs: 1e1          # 0 = the encoder as it is; enough",
         "  tau: .2              # temperature of the memory's weights; tried",
-        "  ef: 9                # tried",
-        "  m: 24",
+        "  m: 9                 # links per vector; tried too",
+        "  ef_construction: 128 # vectors looked at per insertion",
     ):
         assert line in lines
     assert "Back: xc recipe own" in xc(project, "dpr")

@@ -27,7 +27,7 @@ from testing.tiny import DATASET, LABELS, ROOT, SETTINGS, UNIDEC, dataset_rows, 
 from xcutils.core import artifacts
 from xcutils.core.pipelines import PIPELINES
 from xcutils.model.encoders import COMPOSED, KINDS
-from xcutils.search.searcher import INDEXES
+from xcutils.search.indexes import INDEXES
 from xcutils.train.losses import LOSSES
 
 # Runs stages and then commands in the copy: base, checkpoint, folder, {first stage: how many}, changes, commands.
@@ -154,8 +154,8 @@ def test_adding_a_loss(house):
         **{f"{UNIDEC}:train.encoder_loss": "exponential", f"{UNIDEC}:train.tau": 0.5},
         f"{UNIDEC}:train.classifier_loss": "exponential+bce",
     }
-    house.run({"encoder": 3, "unidec/gandalf": 2}, ["estimate", "-S", "encoder.loss=exponent"], **chosen)
-    for first, folder in (("encoder", "encoder"), ("encoder", "classifier"), ("unidec/gandalf", "train")):
+    house.run({"encoder": 3, "unidec/embed": 3}, ["estimate", "-S", "encoder.loss=exponent"], **chosen)
+    for first, folder in (("encoder", "encoder"), ("encoder", "classifier"), ("unidec/embed", "train")):
         losses = house.curve(first, f"unidec/data/{folder}" if "/" in first else f"data/{folder}")
         assert all(map(isfinite, losses)) and losses[-1] < losses[0], folder
     assert "encoder.loss is 'exponent'; allowed: exponential, " in house.told[0]
@@ -234,8 +234,8 @@ def test_adding_an_encoder(house):
     assert house.changed == ["xcutils/model/encoders.py"]
     commands = ["predict", "-k", "2", LABELS[0]], ["estimate"]
     kinds = {"encoder.kind": "mean", f"{UNIDEC}:train.kind": "mean"}
-    house.run({"unidec/gandalf": 2, "encoder": None}, *commands, **kinds)
-    own, both = (house.place / first for first in ("encoder", "unidec/gandalf"))
+    house.run({"unidec/embed": 3, "encoder": None}, *commands, **kinds)
+    own, both = (house.place / first for first in ("encoder", "unidec/embed"))
     assert artifacts.load_json(own / "data" / "classifier" / "final", "encoder.json") == {"kind": "mean"}
     assert artifacts.load_json(both / "unidec" / "data" / "train" / "final", "encoder.json")["encoder"] == {
         "kind": "mean"
@@ -311,29 +311,29 @@ def test_adding_a_reader(house, tmp_path):
 
 # --- an ANN library ---------------------------------------------------------------------------------------------------
 
-HALF = '''
-"""Vectors of half precision, all of which are looked at."""
+FLAT = '''
+"""Vectors in one file, all of which are looked at."""
 
 import numpy as np
 
 from xcutils.core.costs import Part
-from xcutils.search.exact import alive, exact
+from xcutils.search.exact import exact
+from xcutils.search.graphs import alive
 
 
-class Half:
+class Flat:
     exhaustive = False
 
     def __init__(self, ids, vectors):
-        self.ids, self.vectors = ids, vectors
+        self.ids, self.vectors, self.ef = ids, vectors, 0
 
     @classmethod
     def over(cls, vectors, building, *, ef):
-        ids = alive(vectors)
-        return cls(ids, np.asarray(vectors)[ids].astype(np.float16))
+        return cls(alive(vectors), np.asarray(vectors, dtype=np.float32))
 
-    @staticmethod
-    def build(vectors, file, building, *, drafts=None, say=print, stop=None):
-        made = Half.over(vectors, building, ef=0)
+    @classmethod
+    def build(cls, vectors, file, building, *, drafts=None, say=print, stop=None):
+        made = cls.over(vectors, building, ef=0)
         with open(file, "wb") as out:
             np.savez(out, ids=made.ids, vectors=made.vectors)
 
@@ -345,13 +345,16 @@ class Half:
     def __len__(self):
         return len(self.ids)
 
-    def search(self, queries, k):
-        places, scores = exact(queries, self.vectors.astype(np.float32), k)
+    def search(self, queries, k, threads=1):
+        places, scores = exact(queries, self.vectors[self.ids], k)
         return self.ids[places], scores
+
+    def take(self, ids):
+        return self.vectors[ids]
 
     @staticmethod
     def cost(count, dim, m):
-        return [Part("half vectors", 2 * count * dim)]
+        return [Part("flat vectors", 4 * count * dim)]
 
     @staticmethod
     def building_cost(sizes, dim):
@@ -359,7 +362,7 @@ class Half:
 
     @staticmethod
     def disk(count, dim, m):
-        return 2 * count * dim
+        return 4 * count * dim
 
     @staticmethod
     def seconds(ef, m, count, dim):
@@ -370,23 +373,21 @@ class Half:
 @pytest.mark.stage
 def test_adding_an_ann_library(house):
     """`index` builds it, `score` and `xc predict` open and search it, `xc estimate` says what it takes."""
-    house.write("xcutils/search/half.py", HALF)
-    house.before("xcutils/search/searcher.py", "from xcutils.search.hnsw", "from xcutils.search.half import Half")
-    house.row("xcutils/search/searcher.py", "INDEXES", '"half": Half')
-    assert house.changed == ["xcutils/search/searcher.py"]
+    house.write("xcutils/search/flat.py", FLAT)
+    house.before("xcutils/search/indexes.py", "from xcutils.search.half", "from xcutils.search.flat import Flat")
+    house.row("xcutils/search/indexes.py", "INDEXES", '"flat": Flat')
+    assert house.changed == ["xcutils/search/indexes.py"]
     commands = ["predict", "-k", "2", LABELS[0]], ["estimate", "--labels", "10000000"]
-    house.run({"index": None}, *commands, **{"index.search": "half"})
+    house.run({"index": None}, *commands, **{"index.search": "flat"})
     run = house.place / "index"
     built = artifacts.check(run / "data" / "index")
-    assert artifacts.load_json(built, "index.json")["search"] == "half"
-    assert {file.name for file in built.iterdir() if file.suffix != ".json"} == {
-        f"{name}.half" for name in ("labels", "classifiers", "docs")
-    }
+    assert artifacts.load_json(built, "settings.json")["search"] == "flat"
+    assert {file.name for file in built.glob("*.flat")} == {"labels.flat", "docs.flat"}
     report, before = (artifacts.load_json(folder, "metrics.json") for folder in (run, house.base))
-    assert min(report["index"].values()) > 99
+    assert report["index"]["recall@100 labels"] > 99
     assert abs(report["fused"]["N@5"] - before["fused"]["N@5"]) < 5
-    assert LABELS[0] in house.told[0] and "half vectors" in house.told[1]
-    assert "half vectors" in house.said["index"]
+    assert LABELS[0] in house.told[0] and "index" in house.told[1]
+    assert "index: about" in house.said["index"]
 
 
 # --- a stage ----------------------------------------------------------------------------------------------------------
@@ -456,11 +457,11 @@ def test_adding_a_stage(house):
     house.bring("tests", "constraints.txt", ".gitignore", ".dvcignore", ".dvc/config", "metrics.json")
     house.write("stages/frequent.py", FREQUENT)
     for file in ("params.yaml", "recipes/dexa.yaml"):
-        house.before(file, "embed:", "frequent:\n  count: 5             # labels\n")
+        house.before(file, "cluster:", "frequent:\n  count: 5             # labels\n")
     house.before(
-        "xcutils/core/pipelines.py", '        "embed": "stages.embed"', '        "frequent": "stages.frequent",'
+        "xcutils/core/pipelines.py", '        "cluster": "stages.cluster"', '        "frequent": "stages.frequent",'
     )
-    house.before("dvc.yaml", "  embed:", FREQUENT_IN_DVC.rstrip())
+    house.before("dvc.yaml", "  cluster:", FREQUENT_IN_DVC.rstrip())
     house.before(".gitignore", "/data/embed/", "/data/frequent/")
     assert house.changed == PARTS_OF_A_STAGE
     commands = ["estimate"], ["estimate", "-S", "frequent.count=0"], ["recipe", "ngame", "--show"]
@@ -470,7 +471,7 @@ def test_adding_a_stage(house):
     frequency = artifacts.load_array(folder / "prepare" / "labels", "frequency")
     assert len(found) == 3 and frequency[found].min() >= sorted(frequency)[-3]
     assert house.said["frequent"].startswith("frequent: about 0.28 GB")
-    assert [line.split()[0] for line in house.told[0].splitlines()[2:5]] == ["prepare", "frequent", "embed"]
+    assert [line.split()[0] for line in house.told[0].splitlines()[5:7]] == ["frequent", "cluster"]
     assert "frequent.count is 0; it must be at least 1" in house.told[1]
     assert re.search(r"^frequent.count +3 +5$", house.told[2], flags=re.MULTILINE)
     tests = ["tests/pipeline/test_pipeline_file.py", "-m", "not pipeline", "-p", "no:cacheprovider"]
@@ -525,12 +526,12 @@ def test_adding_a_method_with_a_loop_of_its_own(house):
     ]
     small = SETTINGS | small_checkpoint(house.model)
     small = {name.replace(UNIDEC, "other/params.yaml"): v for name, v in small.items() if name.startswith(UNIDEC)}
-    house.run({"other/gandalf": None}, *commands, **small)
-    made = house.place / "other" / "gandalf" / "other"
+    house.run({"other/embed": None}, *commands, **small)
+    made = house.place / "other" / "embed" / "other"
     assert {folder.name for folder in (made / "data").iterdir()} == {*PIPELINES["unidec"].stages}
     assert artifacts.load_json(made, "metrics.json")["fused"]["P@1"] > 0
     assert "both concatenated" in house.told[0] and LABELS[0] in house.told[1]
-    assert [line.split()[0] for line in house.told[2].splitlines()[2:6]] == list(PIPELINES["unidec"].stages)
+    assert [line.split()[0] for line in house.told[2].splitlines()[2:7]] == list(PIPELINES["unidec"].stages)
     assert "other/params.yaml: train.epoch is not a parameter" in house.told[3]
 
 

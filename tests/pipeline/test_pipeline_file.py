@@ -190,6 +190,7 @@ def top_names(stage: str) -> set[str]:
 def test_a_stage_follows_its_own_section_and_what_stands_above_the_sections(stage):
     assert list(followed(stage)) == [own_file(stage)]
     names = {own_name(stage), *top_names(stage)}
+    names |= {"score"} if own_name(stage) == "index" else set()  # how the parts of the score are combined
     # `cluster` builds the encoder as it is before training; dropout is off then.
     names |= {f"encoder.{f.name}" for f in fields(Architecture) if f.name != "dropout"} if stage == "cluster" else set()
     assert set(followed(stage)[own_file(stage)]) <= names
@@ -212,7 +213,8 @@ def test_a_stage_uses_its_own_section_of_the_parameters_alone(stage):
     tree = ast.parse((ROOT / script(stage)).read_text(encoding="utf-8"))
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     asked = [ast.literal_eval(call.args[0]) for call in calls if ast.unparse(call.func) == "settings.section"]
-    assert sorted(asked) == [own_name(stage), *(["encoder"] if stage == "cluster" else [])]
+    others = {"cluster": ["encoder"], "index": ["score"]}.get(own_name(stage), [])
+    assert sorted(asked) == [own_name(stage), *others]
     told = [ast.unparse(call.func) for call in calls if "settings.values" in map(ast.unparse, call.args)]
     assert set(told) <= {"costs.announce", "check_models"}
     assert len(told) == ast.unparse(tree).count("settings.values")

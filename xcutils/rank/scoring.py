@@ -276,7 +276,8 @@ def cost(
         Part("model", kind.disk(s.labels + s.docs, net.dim, index["m"]), mapped=True),
     ]
     scores = Part("scores", FLOAT * min(sample * max(s.labels, s.docs), SCORES))
-    passes = pretrained.forward(sample, s.test_tokens, host.threads, ENCODED) if pretrained else 0.0
+    tokens = s.test_tokens * sample / max(1, s.test)
+    passes = pretrained.forward(sample, tokens, host.threads, ENCODED) if pretrained else 0.0
     queries = Part("queries", FLOAT * (sample + s.test) * net.dim + 12 * DEPTH * sample, net.fewer)
     moments = [
         [Part("words that documents and labels share", bm25.bytes_of(s, sample) if lexical else 0.0)],
@@ -288,7 +289,7 @@ def cost(
     products = 2 * (sample * (s.labels * dims + s.docs * net.dim) + compared * (s.labels + s.docs) * net.dim)
     chosen = 2 * FLOAT * sample * (4 * s.labels + s.docs) / 2e9  # the best of each row of scores
     looked = kind.seconds(400, index["m"], max(s.labels, s.docs), net.dim) / host.threads
-    flops = pretrained.work(sample, s.test_tokens * sample / max(1, s.test), train=False)[0] if pretrained else 0.0
+    flops = pretrained.work(sample, tokens, train=False)[0] if pretrained else 0.0
     seconds = 8 + (products + flops) / host.speed + chosen + s.test * (2 * looked + 1e-4)
     seconds += 20e-6 * s.labels + (bm25.seconds_of(s, sample) if lexical else 0.0)
     return Estimate("score", fullest(kept, moments), seconds, 90 * s.labels, on_device=True)
