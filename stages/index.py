@@ -21,6 +21,7 @@ from xcutils.core import artifacts, console, costs, runtime
 from xcutils.core.costs import FLOAT, INTERPRETER, Estimate, Host, Part, Sizes
 from xcutils.core.folds import last_fit
 from xcutils.core.params import value
+from xcutils.core.ragged import Ragged
 from xcutils.core.scratch import Scratch
 from xcutils.model.encoders import load_encoder
 from xcutils.rank import scoring
@@ -119,16 +120,17 @@ def widths(folder: Path, sources: dict[str, np.ndarray], asked: dict[str, np.nda
 
 
 @click.command()
-@click.argument("prepare", type=click.Path(exists=True, path_type=Path))
+@click.argument("train", type=click.Path(exists=True, path_type=Path))
+@click.argument("labels", type=click.Path(exists=True, path_type=Path))
+@click.argument("tokenizer", type=click.Path(exists=True, path_type=Path))
 @click.argument("stages", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
 @console.params_file
 @console.command
-def main(prepare: Path, stages: tuple[Path, ...], out: Path, file: Path) -> None:
+def main(train: Path, labels: Path, tokenizer: Path, stages: tuple[Path, ...], out: Path, file: Path) -> None:
     settings = parameters(file)
     p, score, seed = settings.section("index", Params), settings.section("score", ScoreParams), settings.top.seed
     device = runtime.start(seed)
-    train, labels, tokenizer = (prepare / part for part in ("train", "labels", "tokenizer"))
     inputs = [train, labels, tokenizer, *stages]
     artifacts.check_together(*inputs)
     fit = last_fit(artifacts.load_json(train, "meta.json")["refit"])
@@ -138,7 +140,7 @@ def main(prepare: Path, stages: tuple[Path, ...], out: Path, file: Path) -> None
     params = asdict(p) | {"seed": seed, "score": score.settings()}
 
     def choose(folder: Path) -> None:
-        predictor = choosing_predictor(prepare, list(stages), score, inverse, device)
+        predictor = choosing_predictor(train, list(stages), score, inverse, device)
         artifacts.save_json(folder, "fusion.json", fuse(predictor, train, inverse, score).as_dict())
 
     with (
@@ -151,16 +153,27 @@ def main(prepare: Path, stages: tuple[Path, ...], out: Path, file: Path) -> None
         sources = {"labels": combined(vectors, views, fusion, np.log(inverse)), "docs": vectors["docs"]}
         build_all(sources, p, seed, scratch, lambda part: artifacts.adopt(part, folder))
         save_small(folder, load_encoder(stages[-1] / fit, device))
-        copy_texts(folder, prepare)
-        pack_settings(folder, sources, views, prepare, p, score)
+        copy_texts(folder, train, labels, tokenizer)
+        max_tokens = artifacts.load_json(tokenizer, "special.json")["max_tokens"]
+        pack_settings(folder, sources, views, max_tokens, held_out(train), p, score)
+
+
+def held_out(train: Path) -> Ragged:
+    """Some validation documents."""
+    rows = np.flatnonzero(artifacts.load_array(train, "is_validation"))[:TRIED]
+    return artifacts.load_ragged(train, "tokens").take(rows)
 
 
 def pack_settings(
-    folder: Path, sources: dict[str, np.ndarray], views: dict[str, slice], prepare: Path, p: Params, score: ScoreParams
+    folder: Path,
+    sources: dict[str, np.ndarray],
+    views: dict[str, slice],
+    max_tokens: int,
+    texts: Ragged,
+    p: Params,
+    score: ScoreParams,
 ) -> None:
-    """Choose how far searches look, and write settings.json."""
-    tokens = artifacts.load_ragged(prepare / "train", "tokens")
-    is_validation = np.flatnonzero(artifacts.load_array(prepare / "train", "is_validation"))
+    """Choose how far searches look, with these texts as queries, and write settings.json."""
     facts = {name: {"count": len(v), "dim": int(v.shape[1])} for name, v in sources.items()}
     settings = Settings(
         search=p.search,
@@ -170,9 +183,9 @@ def pack_settings(
         views=sorted([view.start, view.stop] for view in views.values()),
         neighbours=score.neighbours,
         tau=score.tau,
-        max_tokens=artifacts.load_json(prepare / "tokenizer", "special.json")["max_tokens"],
+        max_tokens=max_tokens,
     )
-    queries = load_embed(folder)(tokens.take(is_validation[:TRIED]))
+    queries = load_embed(folder)(texts)
     asked = {"labels": settings.as_asked(queries), "docs": queries}
     ef = widths(folder, sources, asked, p, max(1, score.neighbours))
     artifacts.save_json(folder, "settings.json", asdict(settings) | {"ef": ef})

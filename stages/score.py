@@ -98,7 +98,7 @@ def main(prepare, embed, encoder, augment, classifier, index, metrics, out) -> N
     by_encoder, trained = encoder_rankings(sample, prepare, embed, encoder, augment, device)
     rankings |= by_encoder
     rankings = {name: without(ranking, sample.excluded)[:, :DEPTH] for name, ranking in rankings.items()}
-    predictor = final_predictor(prepare, [augment, classifier], p, inverse, device)
+    predictor = final_predictor(train, [augment, classifier], p, inverse, device)
     fit = last_fit(artifacts.load_json(train, "meta.json")["refit"])
     queries = trained if same_encoder(encoder, classifier, fit) else predictor.embed(sample.tokens)
     parts = part_rankings(predictor, sample, queries)

@@ -49,7 +49,7 @@ def main(prepare: Path, train: Path, index: Path, metrics: Path, out: Path, file
     inverse = inverse_propensities(docs, labels)
     test = load_split(test_dir, len(inverse))
     sample = test.sample(p.sample)
-    predictor = final_predictor(prepare, [train], p, inverse, device)
+    predictor = final_predictor(docs, [train], p, inverse, device)
     parts = part_rankings(predictor, sample, predictor.embed(sample.tokens))
     rankings = {ROWS.get(name, name): ranking for name, ranking in parts.items()}
     del predictor

@@ -290,7 +290,9 @@ def test_arrays_come_back(array, tmp_path_factory):
 def test_arrays_are_mapped_and_cannot_be_written(tmp_path):
     artifacts.save_array(tmp_path, "x", np.arange(6).reshape(2, 3).T)
     found = artifacts.load_array(tmp_path, "x")
-    assert isinstance(found, np.memmap) and found.tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert (
+        isinstance(found.base, np.memmap) and not found.flags.writeable and found.tolist() == [[0, 3], [1, 4], [2, 5]]
+    )
     with pytest.raises(ValueError):
         found[0, 0] = 1
 

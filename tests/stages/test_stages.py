@@ -326,7 +326,7 @@ def test_fused_is_never_below_a_part_of_it_on_validation(tiny_run, data):
     inverse = inverse_propensities(train, data / "prepare" / "labels")
     split = load_split(train, L, np.flatnonzero(artifacts.load_array(train, "is_validation")))
     searched = [data / "augment", data / "classifier"]
-    predictor = choosing_predictor(data / "prepare", searched, memory_of(tiny_run), inverse, CPU)
+    predictor = choosing_predictor(train, searched, memory_of(tiny_run), inverse, CPU)
     shortlist = predictor.shortlist(predictor.embed(split.tokens), make_params()["score"]["shortlist"])
     kept = split.excluded.toarray()[shortlist.rows, shortlist.labels] == 0
 
@@ -350,19 +350,21 @@ def test_encoder_and_exact_search_are_on_the_device(tiny_run, data, make):
     prepare, device = data / "prepare", torch.device("cpu", 0)
     inverse = inverse_propensities(prepare / "train", prepare / "labels")
     stages, memory = [data / "augment", data / "classifier"], memory_of(tiny_run)
-    predictor = make(prepare, stages, memory, inverse, device)
+    predictor = make(prepare / "train", stages, memory, inverse, device)
     assert {searcher.device for searcher in predictor.searchers.values()} == {device}
     moved = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("xcutils.model.encoders.move", lambda encoder, place: moved.append(place) or encoder)
-        make(prepare, stages, memory, inverse, device)
+        make(prepare / "train", stages, memory, inverse, device)
     assert moved == [device]
 
 
 def test_excluded_pairs_never_appear_though_they_would_be_found(tiny_run, data):
     prepare, test = data / "prepare", load_split(data / "prepare" / "test", L)
     inverse = inverse_propensities(prepare / "train", prepare / "labels")
-    predictor = final_predictor(prepare, [data / "augment", data / "classifier"], memory_of(tiny_run), inverse, CPU)
+    predictor = final_predictor(
+        prepare / "train", [data / "augment", data / "classifier"], memory_of(tiny_run), inverse, CPU
+    )
     searched, trained = encoder_rankings(test, prepare, data / "embed", data / "encoder", data / "augment", CPU)
     searched["BM25"] = bm25.search(test.tokens, artifacts.load_ragged(prepare / "labels", "tokens"), L)[0]
     searched = {name: without(ranking, test.excluded) for name, ranking in searched.items()}

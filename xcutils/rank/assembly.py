@@ -14,23 +14,22 @@ from xcutils.search.searched import vectors_of
 from xcutils.search.searcher import Searcher
 
 
-def final_predictor(prepare: Path, stages: list[Path], p: Any, inverse: np.ndarray, device: torch.device) -> Predictor:
+def final_predictor(train: Path, stages: list[Path], p: Any, inverse: np.ndarray, device: torch.device) -> Predictor:
     """The predictor of the last fit, whose parts have rows of their own in the metrics.
 
+    train    the prepared training documents
     stages   the folders of the stages whose vectors are searched; the last one has the encoder
     p        neighbours and tau of the memory
     inverse  (L,) inverse propensities
     """
-    fit = last_fit(artifacts.load_json(prepare / "train", "meta.json")["refit"])
-    return _assemble(prepare, stages, fit, None, p, inverse, device)
+    fit = last_fit(artifacts.load_json(train, "meta.json")["refit"])
+    return _assemble(train, stages, fit, None, p, inverse, device)
 
 
-def choosing_predictor(
-    prepare: Path, stages: list[Path], p: Any, inverse: np.ndarray, device: torch.device
-) -> Predictor:
+def choosing_predictor(train: Path, stages: list[Path], p: Any, inverse: np.ndarray, device: torch.device) -> Predictor:
     """The predictor for choices: models that have not seen the validation documents."""
-    fitted = np.flatnonzero(~artifacts.load_array(prepare / "train", "is_validation"))
-    return _assemble(prepare, stages, CHOOSE, fitted, p, inverse, device)
+    fitted = np.flatnonzero(~artifacts.load_array(train, "is_validation"))
+    return _assemble(train, stages, CHOOSE, fitted, p, inverse, device)
 
 
 def views_of(vectors: dict[str, np.ndarray]) -> dict[str, slice]:
@@ -42,7 +41,7 @@ def views_of(vectors: dict[str, np.ndarray]) -> dict[str, slice]:
 
 
 def _assemble(
-    prepare: Path,
+    train: Path,
     stages: list[Path],
     fit: str,
     docs: np.ndarray | None,
@@ -52,7 +51,7 @@ def _assemble(
 ) -> Predictor:
     """docs  (n,) the training documents that the memory knows; None: all"""
     vectors = vectors_of(stages, fit)
-    positives = artifacts.load_ragged(prepare / "train", "positives")
+    positives = artifacts.load_ragged(train, "positives")
     if docs is not None:
         vectors["docs"] = vectors["docs"][docs]
         positives = positives.take(docs)

@@ -53,13 +53,13 @@ def save_small(folder: Path, encoder: Encoder) -> None:
         save_encoder(folder, encoder)
 
 
-def copy_texts(folder: Path, prepare: Path) -> None:
+def copy_texts(folder: Path, train: Path, labels: Path, tokenizer: Path) -> None:
     """Write what prediction needs of the prepared data: ids and texts of labels, positives, tokenizer."""
     for name in ("ids", "texts"):
-        artifacts.save_ragged(folder, name, artifacts.load_ragged(prepare / "labels", name))
-    artifacts.save_array(folder, "frequency", artifacts.load_array(prepare / "labels", "frequency"))
-    artifacts.save_ragged(folder, "positives", artifacts.load_ragged(prepare / "train", "positives"))
-    shutil.copyfile(prepare / "tokenizer" / "tokenizer.json", folder / "tokenizer.json")
+        artifacts.save_ragged(folder, name, artifacts.load_ragged(labels, name))
+    artifacts.save_array(folder, "frequency", artifacts.load_array(labels, "frequency"))
+    artifacts.save_ragged(folder, "positives", artifacts.load_ragged(train, "positives"))
+    shutil.copyfile(tokenizer / "tokenizer.json", folder / "tokenizer.json")
 
 
 def reach(index: Index, queries: np.ndarray, vectors: np.ndarray, k: int, least: float, first: int = 0) -> int:
