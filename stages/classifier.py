@@ -83,12 +83,11 @@ class Params(Clustered):
     def decided(self, docs: float, labels: float) -> "Params":
         """The parameters with another value than `auto` for `labels`, for so many documents and labels.
 
-        Losses other than a softmax are over all labels. Labels of a pool are few and must be hard ones: its batches are
-        clusters of documents from the first epoch.
+        Labels of a pool are few and must be hard ones: its batches are clusters of documents from the first epoch.
         """
         if self.labels != "auto":
             return self
-        if docs * labels <= PRODUCTS or not LOSSES[self.loss].sums:
+        if docs * labels <= PRODUCTS:
             return replace(self, labels="all")
         return replace(self, labels="pool", cluster_from=0)
 
@@ -122,24 +121,18 @@ class OneVsAll:
         for table in encoder.tables:
             table.lr = p.encoder_lr
 
-    def pool(self, docs: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray | None]:
-        """(labels (P,) that the batch is compared with, how many labels each stands for (P,) float32 or None: 1).
-
-        In a pool, the labels that are drawn at random stand for all that the batch does not have.
-        """
+    def pool(self, docs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """(P,) the different labels that the batch is compared with, ascending."""
         if self.p.labels == "all":
-            return self.every, None
-        own = np.unique(self.positives.take(docs).values)
+            return self.every
+        own = self.positives.take(docs).values
         if self.p.labels == "batch":
-            return own, None
-        drawn = np.setdiff1d(rng.integers(0, len(self.every), self.p.random), own)
-        share = (len(self.every) - len(own)) / max(1, len(drawn))
-        counts = np.repeat(np.array([1, share], dtype=np.float32), [len(own), len(drawn)])
-        return np.concatenate([own, drawn]), counts
+            return np.unique(own)
+        return np.unique(np.concatenate([own, rng.integers(0, len(self.every), self.p.random)]))
 
     def loss(self, docs: np.ndarray, rng: np.random.Generator) -> torch.Tensor:
         """The batch's loss over all labels, over the union of its documents' positives, or over a pool."""
-        pool, counts = self.pool(docs, rng)
+        pool = self.pool(docs, rng)
         ids = None if pool is self.every else torch.from_numpy(pool.astype(np.int64)).to(self.device)
         labels = self.table.rows(ids)
         x = F.dropout(self.embed(docs), self.p.dropout)
@@ -148,11 +141,7 @@ class OneVsAll:
             x = F.normalize(x, dim=1)
         rows, columns, weights = self.known.within(docs, pool)
         soft = None if weights is None else self._to_device(weights)
-        loss = LOSSES[self.p.loss]
-        pairs = Pairs(x, labels, self._to_device(rows), self._to_device(columns), soft)
-        if counts is not None and loss.sums:
-            pairs = pairs.counting(self._to_device(counts), self.p.tau)
-        return loss(pairs, self.p)
+        return LOSSES[self.p.loss](Pairs(x, labels, self._to_device(rows), self._to_device(columns), soft), self.p)
 
     def _to_device(self, array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array).to(self.device)

@@ -51,7 +51,6 @@ ADDED: dict[str, Values] = {
 RENAMED: dict[str, dict[Any, Any]] = {"cluster.space": {"pretrained": "labels"}}
 # Defaults that have changed since: {parameter: {default now: default then}}. The experiments keep the old one.
 DEFAULTS_THEN: dict[str, dict[Any, Any]] = {
-    "prepare.refit": {"continue": True},
     "cluster.space": {"labels": "pretrained"},
     "classifier.labels": {"auto": "all"},
 }

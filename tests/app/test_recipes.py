@@ -32,6 +32,7 @@ NO_M4 = {"classifier.encoder_lr": 0.0, "classifier.epochs": 1}
 OWN = {"gandalf.labels": 1.0, "gandalf.targets": "glas", "gandalf.own": 0.9}
 OWN |= {"classifier.patience": 8, "classifier.tail": 1.0}
 RENEE = {
+    "classifier.labels": "all",
     "K": 0,
     "gandalf.labels": 1.0,
     "classifier.loss": "bce",

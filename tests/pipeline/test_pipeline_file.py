@@ -295,7 +295,7 @@ def test_dvc_sends_nothing_and_asks_for_no_update():
 
 EDITS = {
     "xcutils/data/hpo.py": ["prepare"],
-    "xcutils/rank/fusion.py": ["score", "unidec/score"],
+    "xcutils/rank/fusion.py": ["index", "score", "unidec/index", "unidec/score"],
     "xcutils/search/hnsw.py": [
         *("encoder", "classifier", "index", "score"),
         *("unidec/train", "unidec/index", "unidec/score"),

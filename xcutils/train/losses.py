@@ -15,7 +15,7 @@ weights        (M,) float    their soft targets [Gandalf]; None: all 1
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -52,15 +52,6 @@ class Pairs:
         """The labels in the place of the documents."""
         return Pairs(self.labels, self.x, self.columns, self.rows, self.weights)
 
-    def counting(self, counts: Tensor, tau: float) -> "Pairs":
-        """The pairs with one more dimension, by which exp(score / tau) of a label counts as often as `counts` says.
-
-        So labels that were drawn at random stand for all others in the sum of a softmax [Jean 2015].
-        counts  (P,) float  1 for every label that is a positive
-        """
-        x = torch.cat([self.x, torch.ones_like(self.x[:, :1])], dim=1)
-        return replace(self, x=x, labels=torch.cat([self.labels, tau * counts.log().unsqueeze(1)], dim=1))
-
     def is_positive(self) -> Tensor:
         """(B, P) bool"""
         mask = torch.zeros((len(self.x), len(self.labels)), dtype=torch.bool, device=self.x.device)
@@ -88,11 +79,6 @@ class Loss:
     def __call__(self, pairs: Pairs, p: Any, **others: float) -> Tensor:
         """The loss with the options that the parameters `p` have, but for those that `others` gives."""
         return self.function(pairs, **{name: others.get(name, getattr(p, name)) for name in self.options})
-
-    @property
-    def sums(self) -> bool:
-        """Whether it compares a positive with the sum of all other labels' exp(score / tau): is it a softmax?"""
-        return self.negatives == "all" and not self.logistic
 
     def step_bytes(self, docs: float, pool: float) -> float:
         """Bytes of a step's scores: of one chunk, or five times those of all where the hardest ones are looked for."""
