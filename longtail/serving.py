@@ -1,6 +1,6 @@
 """A finished run, ready to answer: plain text in, label ids, texts and probabilities out. No torch by itself."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +31,7 @@ class System:
     label_ids: Ragged
     label_texts: Ragged
     frequency: np.ndarray
+    names: dict[int, dict[str, str]] = field(default_factory=dict)
 
     def known(self, tokens: Ragged) -> np.ndarray:
         """(texts,) bool: does the tokenizer know any token of the text?"""
@@ -56,13 +57,15 @@ class System:
 
     def _labels(self, ids: np.ndarray, scores: np.ndarray) -> list[list[dict]]:
         """The labels of each row of ids (Q, k), -1 where there are fewer."""
-        named = {i: self._named(i) for i in set(ids.ravel().tolist()) if i >= 0}
         rows = zip(ids.tolist(), np.round(scores, 6).tolist())
-        return [[{**named[i], "score": score} for i, score in zip(*row) if i >= 0] for row in rows]
+        return [[{**self._named(i), "score": score} for i, score in zip(*row) if i >= 0] for row in rows]
 
     def _named(self, label: int) -> dict[str, str]:
-        id, text = (to_strings(strings, [label])[0] for strings in (self.label_ids, self.label_texts))
-        return {"id": id, "text": text}
+        """The label's id and text, kept when they have been read once."""
+        if label not in self.names:
+            id, text = (to_strings(strings, [label])[0] for strings in (self.label_ids, self.label_texts))
+            self.names[label] = {"id": id, "text": text}
+        return self.names[label]
 
 
 def model_of(data: Path, pipeline: Pipeline = MODULAR) -> Path:

@@ -27,8 +27,8 @@ from xcutils.model.encoders import load_encoder
 from xcutils.rank import scoring
 from xcutils.rank.assembly import choosing_predictor, views_of
 from xcutils.rank.packing import combined, copy_texts, reach, save_small
-from xcutils.rank.scoring import DEPTH, ScoreParams, fuse
-from xcutils.rank.served import MORE, Settings, load_embed
+from xcutils.rank.scoring import ScoreParams, fuse
+from xcutils.rank.served import Settings, load_embed
 from xcutils.rank.weights import Fusion
 from xcutils.search.index import Building
 from xcutils.search.indexes import INDEXES
@@ -37,6 +37,8 @@ from xcutils.search.searched import vectors_of
 
 TRIED = 500  # documents that ef is chosen on
 NEAREST = 10  # vectors of which a search must find the share index.recall
+# How far searches look at least: then a search for ten labels finds those that one for a hundred does.
+LABELS, DOCS = 128, 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,10 +107,7 @@ def build_all(
 
 
 def widths(folder: Path, sources: dict[str, np.ndarray], asked: dict[str, np.ndarray], p: Params, near: int) -> dict:
-    """{labels, docs}: how far each search looks, so that it finds the share p.recall of the NEAREST.
-
-    A search for a few labels looks as far as one for many, so that its answers are the same.
-    """
+    """{labels, docs}: how far each search looks, so that it finds the share p.recall of the NEAREST."""
 
     def chosen(name: str, first: int) -> int:
         vectors = sources[name]
@@ -116,7 +115,7 @@ def widths(folder: Path, sources: dict[str, np.ndarray], asked: dict[str, np.nda
         index = INDEXES[p.search].open(file, count=len(vectors), dim=vectors.shape[1], ef=first)
         return reach(index, asked[name], np.asarray(vectors), NEAREST, p.recall, first)
 
-    return {"labels": chosen("labels", DEPTH + MORE), "docs": chosen("docs", 2 * near)}
+    return {"labels": chosen("labels", LABELS), "docs": chosen("docs", max(DOCS, near))}
 
 
 @click.command()

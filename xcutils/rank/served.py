@@ -66,14 +66,14 @@ class Settings:
 
 
 class Scratch(threading.local):
-    """Sums of the memory, one array a thread; zero between two uses."""
+    """Sums of the memory, one array a thread, of `size` places and one more; zero between two uses."""
 
     def __init__(self) -> None:
         self.sums = np.zeros(0)
 
     def of(self, size: int) -> np.ndarray:
-        if len(self.sums) < size:
-            self.sums = np.zeros(size)
+        if len(self.sums) <= size:
+            self.sums = np.zeros(size + 1)
         return self.sums
 
 
@@ -138,16 +138,18 @@ class Model:
         asked = self.settings.as_asked(queries)
         more = MORE + (0 if excluded is None else int(excluded.lengths.max(initial=0)))
         found, linear = search(self.labels, asked, min(k + more, self.n_labels), self.n_labels)
+        total = linear.astype(np.float64)
         if not self.fusion.memory or not self.settings.neighbours or not len(self.docs):
-            return _best(found, np.where(_among(found, excluded), -np.inf, linear), k)
+            _leave_out(found, total, excluded)
+            return _best(found, total, k)
         places, weights = self._remembered(queries)
         sums = self.scratch.of(len(queries) * self.n_labels)
         np.add.at(sums, places, weights)
-        base = np.arange(len(queries))[:, None] * self.n_labels
-        found_places = np.where(found >= 0, base + found, 0).ravel()
-        total = np.where(found >= 0, linear + self.fusion.memory * sums[found_places].reshape(found.shape), -np.inf)
-        total[_among(found, excluded)] = -np.inf
-        sums[found_places[found.ravel() >= 0]] = 0  # what is left are labels that only the memory knows
+        found_places = found + np.arange(len(queries))[:, None] * self.n_labels
+        found_places[found < 0] = len(queries) * self.n_labels  # the scratch has one place more
+        total += self.fusion.memory * sums[found_places]
+        _leave_out(found, total, excluded)
+        sums[found_places] = 0  # what is left are labels that only the memory knows
         others, their_total = self._others(asked, places, sums, linear, total, k, excluded)
         sums[places] = 0
         if not others.size:
@@ -201,7 +203,7 @@ class Model:
         columns = np.arange(len(wanted)) - starts(counts)[rows]
         ids[rows, columns] = labels
         values[rows, columns] = scores
-        values[_among(ids, excluded)] = -np.inf
+        _leave_out(ids, values, excluded)
         return ids, values
 
 
@@ -225,23 +227,25 @@ def search(index: Index, queries: np.ndarray, k: int, count: int) -> Found:
     return ids, scores
 
 
-def _among(ids: np.ndarray, excluded: Ragged | None) -> np.ndarray:
-    """(Q, n) bool: which of each row's ids (Q, n) are in its row of `excluded`."""
+def _leave_out(ids: np.ndarray, scores: np.ndarray, excluded: Ragged | None) -> None:
+    """Set the scores (Q, n) of those ids (Q, n) that are in the same row of `excluded` to -inf, in place."""
     if excluded is None or not len(excluded.values) or not ids.size:
-        return np.zeros(ids.shape, dtype=bool)
+        return
     span = int(max(ids.max(), np.max(excluded.values))) + 2
     keys = np.arange(len(ids))[:, None] * span + ids
-    return np.isin(keys, excluded.row_ids() * span + excluded.values)
+    scores[np.isin(keys, excluded.row_ids() * span + excluded.values)] = -np.inf
 
 
 def _best(ids: np.ndarray, scores: np.ndarray, k: int) -> Found:
-    """The k highest scores of each row, best first, ties by id; -1 where the score is -inf or there are fewer."""
+    """The k highest scores of each row, best first, ties as they stand; -1 where there are fewer."""
     if ids.shape[1] < k:
         pads = ((0, 0), (0, k - ids.shape[1]))
         ids, scores = np.pad(ids, pads, constant_values=-1), np.pad(scores, pads, constant_values=-np.inf)
-    order = np.lexsort((ids, -scores), axis=1)[:, :k]
-    ids, scores = np.take_along_axis(ids, order, axis=1), np.take_along_axis(scores, order, axis=1)
-    return np.where(np.isneginf(scores), -1, ids), scores
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    rows = np.arange(len(ids))[:, None]
+    ids, scores = ids[rows, order], scores[rows, order]
+    ids[scores == -np.inf] = -1
+    return ids, scores
 
 
 def load(folder: Path) -> Model:

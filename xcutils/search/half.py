@@ -110,11 +110,13 @@ class Half(Graph):
             places[short], scores[short], _ = self._search(queries[short], width, threads, exact=True)
         if self.members is None:
             return places, scores
-        found = self.members.take(places.ravel())
-        lengths = found.lengths.reshape(places.shape)
-        rows = Ragged(found.values, starts(lengths.sum(axis=1))).cut(k)
-        spread = Ragged(np.repeat(scores.ravel(), lengths.ravel()), starts(lengths.sum(axis=1))).cut(k)
-        return rows.values.astype(np.int64).reshape(-1, k), spread.values.reshape(-1, k)
+        lengths = self.copies[places]
+        if width == k and lengths.max(initial=1) == 1:
+            return self.firsts[places], scores
+        rows = starts(lengths.sum(axis=1))
+        ids = Ragged(self.members.take(places.ravel()).values, rows).cut(k)
+        spread = Ragged(np.repeat(scores.ravel(), lengths.ravel()), rows).cut(k)
+        return ids.values.astype(np.int64).reshape(-1, k), spread.values.reshape(-1, k)
 
     def _search(self, queries: np.ndarray, k: int, threads: int, exact: bool = False) -> tuple[np.ndarray, ...]:
         """(places (Q, k), scores (Q, k), how many of each row were found)"""
@@ -133,6 +135,18 @@ class Half(Graph):
             return self.vectors[ids].astype(np.float32)
         places = self.places[np.minimum(ids, len(self.places) - 1)]
         return np.where(places[:, None] >= 0, self.vectors[places].astype(np.float32), np.float32(0))
+
+    @cached_property
+    def firsts(self) -> np.ndarray:
+        """(n,) int64: the first id of each vector of the graph."""
+        assert self.members is not None
+        return self.members.values[self.members.offsets[:-1]].astype(np.int64)
+
+    @cached_property
+    def copies(self) -> np.ndarray:
+        """(n,) int64: how many ids have each vector of the graph."""
+        assert self.members is not None
+        return self.members.lengths
 
     @cached_property
     def places(self) -> np.ndarray:
