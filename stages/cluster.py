@@ -21,8 +21,9 @@ from xcutils.core.params import value
 from xcutils.core.ragged import Ragged
 from xcutils.core.vectors import unit
 from xcutils.model import encoders
-from xcutils.model.encoders import KINDS, Architecture, encode, move, network
+from xcutils.model.encoders import KINDS, Architecture, encode, network
 from xcutils.model.transformer import Transformer
+from xcutils.model.untrained import UNTRAINED, build_untrained
 from xcutils.train.clustering import (
     balanced_clusters,
     balanced_cost,
@@ -82,6 +83,8 @@ def centroids(docs: np.ndarray, labels: np.ndarray, positives: Ragged) -> np.nda
 
 def is_embedded(first: Any, facts: dict) -> bool:
     """Is the untrained encoder the one whose vectors `embed` wrote? first  an Architecture; facts  embed.json"""
+    if UNTRAINED in facts:
+        return all(getattr(first, name) == value for name, value in facts[UNTRAINED].items())
     same = (first.model, first.pooling) == (facts["checkpoint"], facts["pooling"])
     return KINDS[first.kind] is Transformer and first.layers == 0 and same
 
@@ -97,13 +100,14 @@ def label_vectors(inputs: Sequence[Path], space: str, first: Architecture) -> np
     embedded = is_embedded(first, artifacts.load_json(embed, "embed.json"))
     if space == "pretrained" or (space == "labels" and embedded):
         return np.asarray(pretrained)
-    fitted = np.flatnonzero(~artifacts.load_array(train, "is_validation"))
-    docs, texts = artifacts.load_ragged(train, "tokens").take(fitted), artifacts.load_ragged(labels, "tokens")
-    encoder = move(first.build([docs, texts], artifacts.load_json(tokenizer, "special.json")), runtime.device())
+    encoder = build_untrained(first, train, labels, artifacts.load_json(tokenizer, "special.json"))
+    texts = artifacts.load_ragged(labels, "tokens")
     vectors = np.asarray(pretrained) if embedded else encode(encoder, texts)
     if space == "labels":
         return vectors
-    return centroids(encode(encoder, docs), vectors, artifacts.load_ragged(train, "positives").take(fitted))
+    fitted = np.flatnonzero(~artifacts.load_array(train, "is_validation"))
+    docs, positives = (artifacts.load_ragged(train, name).take(fitted) for name in ("tokens", "positives"))
+    return centroids(encode(encoder, docs), vectors, positives)
 
 
 def cost(s: Sizes, params: dict, host: Host) -> Estimate:
@@ -112,7 +116,8 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
     p = params["cluster"]
     first = params["encoder"]
     net = network(first, "encoder")
-    embedded = is_embedded(SimpleNamespace(**first), {"checkpoint": params["embed"]["model"], **params["embed"]})
+    model = params["embed"]["model"]
+    embedded = model == UNTRAINED or is_embedded(SimpleNamespace(**first), {"checkpoint": model, **params["embed"]})
     builds = p["space"] == "centroids" or (p["space"] == "labels" and not embedded)
     dim = net.dim if builds else s.embed_dim
     vectors = FLOAT * s.labels * dim

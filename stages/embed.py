@@ -1,8 +1,8 @@
-"""Embeddings of texts from the pretrained encoder, before any training: of those sets that a later stage reads.
+"""Embeddings of texts before any training, by the encoder that will be trained or by a pretrained transformer.
 
 reads   prepare/train tokens or prepare/labels tokens, or both; prepare/tokenizer special.json
 writes  of train docs (N, D) float32, of labels labels (L, D) float32, unit length;
-        embed.json {checkpoint, pooling, sha256}
+        embed.json {checkpoint, pooling, sha256} or {untrained: the parameters of the encoder}
 """
 
 from dataclasses import asdict, dataclass
@@ -19,9 +19,13 @@ from xcutils.core.costs import BANDWIDTH, FLOAT, INT, INTERPRETER, LONG, Estimat
 from xcutils.core.errors import UserError
 from xcutils.core.ragged import Ragged
 from xcutils.model.checkpoints import checkpoint_hash
-from xcutils.model.encoders import encode_sets, move
+from xcutils.model.costs import Network
+from xcutils.model.encoder import Encoder
+from xcutils.model.encoders import Architecture, encode_sets, move
+from xcutils.model.encoders import network as network_of
 from xcutils.model.tokens import check_vocabulary
-from xcutils.model.transformer import TransformerNetwork, build_transformer, transformer_network
+from xcutils.model.transformer import build_transformer, transformer_network
+from xcutils.model.untrained import UNTRAINED, build_untrained, facts_of
 
 TEXTS = 1024  # texts encoded at once, and kept if the stage is interrupted
 VECTORS = {"train": "docs", "labels": "labels"}  # folder of prepared texts -> the name of their vectors
@@ -33,8 +37,10 @@ class Params:
     pooling: Literal["mean", "cls"]
 
 
-def network(params: dict) -> TransformerNetwork:
-    """The cost of the pretrained encoder."""
+def network(params: dict) -> Network:
+    """The cost of the encoder."""
+    if params["embed"]["model"] == UNTRAINED and "encoder" in params:
+        return network_of(params["encoder"], "encoder")
     return transformer_network(params["embed"]["model"], 0, "embed.model")
 
 
@@ -76,29 +82,36 @@ def sizes(texts: dict[str, Ragged]) -> Sizes:
 @click.argument("sets", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.argument("tokenizer", type=click.Path(exists=True, path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
+@click.option("--train", type=click.Path(exists=True, path_type=Path), help="Documents whose words an encoder counts.")
 @console.params_file
 @console.command
-def main(sets: tuple[Path, ...], tokenizer: Path, out: Path, file: Path) -> None:
+def main(sets: tuple[Path, ...], tokenizer: Path, out: Path, train: Path | None, file: Path) -> None:
     """Embed the prepared texts of the folders SETS, `train` or `labels` or both."""
     settings = parameters(file)
     p = settings.section("embed", Params)
-    device = runtime.start()
-    inputs = [*sets, tokenizer]
+    runtime.start()
+    inputs = [*sets, tokenizer, *([train] if train else [])]
     artifacts.check_together(*inputs)
     special = artifacts.load_json(tokenizer, "special.json")
-    check_vocabulary(tokenizer, p.model, "embed.model")
     texts = load_texts(sets)
     costs.announce(cost, sizes(texts), settings.values)
-    encoder = move(build_transformer(p.model, special, pooling=p.pooling, layers=0, dropout=0.0), device)
-    sha256 = checkpoint_hash(p.model)
+    if p.model == UNTRAINED and train:
+        first = settings.section("encoder", Architecture)
+        check_vocabulary(tokenizer, first.model, "encoder.model")
+        encoder: Encoder = build_untrained(first, train, sets[-1], special)
+        facts, sha256 = facts_of(first), checkpoint_hash(first.model)
+    else:
+        check_vocabulary(tokenizer, p.model, "embed.model")
+        encoder = move(build_transformer(p.model, special, pooling=p.pooling, layers=0, dropout=0.0), runtime.device())
+        sha256 = checkpoint_hash(p.model)
+        facts = {"checkpoint": p.model, "pooling": p.pooling, "sha256": sha256}
     watch = partial(console.progress, name="embed", unit="chunk")
     with (
-        runtime.resumable(Path(__file__), p, inputs, checkpoint=sha256) as scratch,
+        runtime.resumable(Path(__file__), p, inputs, weights=sha256, encoder=facts) as scratch,
         artifacts.writing(out, name="embed", params=asdict(p), inputs=inputs) as folder,
     ):
         for name, vectors in encode_sets(encoder, texts, chunk=TEXTS, watch=watch, into=scratch.rows).items():
             artifacts.save_array(folder, name, vectors)
-        facts = {"checkpoint": p.model, "pooling": p.pooling, "sha256": sha256}
         artifacts.save_json(folder, "embed.json", facts)
 
 

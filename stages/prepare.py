@@ -32,6 +32,7 @@ from xcutils.model.checkpoints import checkpoint_folder, weight_files
 from xcutils.model.costs import VOCABULARY
 from xcutils.model.encoders import check_architecture
 from xcutils.model.tokens import check_vocabulary, fill_empty, load_tokenizer, special_ids, tokenize
+from xcutils.model.untrained import UNTRAINED
 
 STEP = 1 << 16  # texts tokenised between two updates of the progress
 SHOWN = 5  # skipped rows that are shown
@@ -64,7 +65,9 @@ def encode(tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int, name: st
 def check_models(params: dict) -> None:
     """Refuse checkpoints that later stages could not use; done first, because the stages before them take long."""
     p = params["prepare"]
-    for section in ({"kind": "transformer", "layers": 0, **params["embed"]}, params["encoder"]):
+    own = params["embed"]["model"] == UNTRAINED
+    sections = [] if own else [{"kind": "transformer", "layers": 0, **params["embed"]}]
+    for section in [*sections, params["encoder"]]:
         name = f"{'encoder' if section is params['encoder'] else 'embed'}.model"
         check_vocabulary(checkpoint_folder(p["tokenizer"]), section["model"], name)
         weight_files(section["model"])

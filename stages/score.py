@@ -16,8 +16,8 @@ from xcutils.core.costs import Estimate, Host, Sizes
 from xcutils.core.folds import last_fit
 from xcutils.core.pipelines import MODULAR
 from xcutils.model.encoders import encode, load_encoder, network
-from xcutils.model.pretrained import build_pretrained
 from xcutils.model.transformer import transformer_network
+from xcutils.model.untrained import UNTRAINED, build_zero_shot
 from xcutils.rank import bm25, scoring
 from xcutils.rank.assembly import final_predictor
 from xcutils.rank.scoring import (
@@ -42,8 +42,9 @@ Params = ScoreParams
 
 def cost(s: Sizes, params: dict, host: Host) -> Estimate:
     """scoring.cost with BM25 and the pretrained encoder, which have rows of their own in this pipeline."""
-    pretrained = transformer_network(params["embed"]["model"], 0, "embed.model")
     net = network(params["encoder"], "encoder")
+    model = params["embed"]["model"]
+    pretrained = net if model == UNTRAINED else transformer_network(model, 0, "embed.model")
     return scoring.cost(s, params, host, net=net, pretrained=pretrained, lexical=True, rows=len(MODULAR.rows))
 
 
@@ -54,7 +55,9 @@ def encoder_rankings(
     width = search_width(split.excluded)
     special = artifacts.load_json(prepare / "tokenizer", "special.json")
     fit = last_fit(artifacts.load_json(prepare / "train", "meta.json")["refit"])
-    zero_shot = encode(build_pretrained(artifacts.load_json(embed, "embed.json"), special), split.tokens, chunk=ENCODED)
+    facts = artifacts.load_json(embed, "embed.json")
+    untrained = build_zero_shot(facts, prepare / "train", prepare / "labels", special)
+    zero_shot = encode(untrained, split.tokens, chunk=ENCODED)
     trained = encode(load_encoder(encoder / fit, device), split.tokens, chunk=ENCODED)
     rows = {
         "zero-shot": (zero_shot, artifacts.load_array(embed, "labels")),

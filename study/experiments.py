@@ -32,8 +32,8 @@ Values = dict[str, Any]  # {section.name: value} of a parameter file
 # Parameters that a file no longer has, with the value they had in every recorded experiment. They stay part of an
 # experiment's digest: otherwise all records would be of other parameters as soon as one is removed.
 FORMER: dict[str, Values] = {
-    str(MODULAR.params): {"embed.layers": 0},
-    str(UNIDEC.params): {"train.start": "labels", "train.classifier_from": 0},
+    str(MODULAR.params): {"embed.layers": 0, "score.ef": 200},
+    str(UNIDEC.params): {"train.start": "labels", "train.classifier_from": 0, "score.ef": 200},
 }
 # Parameters that a file did not have when experiments were recorded, with the value at which nothing changes. At this
 # value they are left out of an experiment's digest, for the same reason.
@@ -44,15 +44,25 @@ ADDED: dict[str, Values] = {
         "encoder.refit_lr": 0.3,
         "classifier.refit_epochs": 1,
         "classifier.refit_lr": 1.0,
+        "index.recall": 0.95,
+        "score.sample": 10000,
     },
-    str(UNIDEC.params): {"embed.model": "sentence-transformers/all-MiniLM-L6-v2", "embed.pooling": "mean"},
+    str(UNIDEC.params): {
+        "embed.model": "sentence-transformers/all-MiniLM-L6-v2",
+        "embed.pooling": "mean",
+        "index.recall": 0.95,
+        "score.sample": 10000,
+    },
 }
 # Values that had another name when experiments were recorded: {parameter: {its name now: its name then}}.
 RENAMED: dict[str, dict[Any, Any]] = {"cluster.space": {"pretrained": "labels"}}
 # Defaults that have changed since: {parameter: {default now: default then}}. The experiments keep the old one.
 DEFAULTS_THEN: dict[str, dict[Any, Any]] = {
     "cluster.space": {"labels": "pretrained"},
+    "embed.model": {"untrained": "sentence-transformers/all-MiniLM-L6-v2"},
     "classifier.labels": {"auto": "all"},
+    "index.m": {16: 24},
+    "index.ef_construction": {128: 150},
 }
 
 

@@ -58,6 +58,7 @@ from xcutils.core.params import read as read_params
 from xcutils.core.ragged import to_strings
 from xcutils.core.rooms import code_of
 from xcutils.model.encoders import encode, load_encoder
+from xcutils.model.untrained import build_zero_shot
 from xcutils.rank import bm25
 from xcutils.rank.assembly import choosing_predictor, final_predictor
 from xcutils.rank.fusion import rank
@@ -89,7 +90,7 @@ def change(tiny_run, tiny_model, tmp_path):
     """Run what follows from changed parameters, from stage `first` on, upon the finished run: (folder, stderr)."""
 
     def run(first: str, last: str = "score", **changes) -> tuple[Path, dict[str, str]]:
-        folder, left = branch(tiny_run, tmp_path / "branch", first, **small_checkpoint(tiny_model), **changes)
+        folder, left = branch(tiny_run, tmp_path / "branch", first, **(small_checkpoint(tiny_model) | changes))
         return folder, run_stages(folder, left[: left.index(last) + 1])
 
     return run
@@ -628,6 +629,36 @@ def test_a_transformer_that_embed_has_run_does_not_encode_the_labels_again(chang
     vectors = np.asarray(artifacts.load_array(tiny_run / "data" / "embed", "labels"))
     found = artifacts.load_array(folder / "data" / "cluster", "label_to_aux")
     np.testing.assert_array_equal(found, balanced_clusters(vectors, K, seed=0))
+
+
+@pytest.mark.parametrize("kind", ["bag-of-embeddings", "bi-gru", "transformer"])
+def test_the_encoder_before_training_may_embed(change, tiny_run, kind):
+    """Its vectors are those that labels are clustered by, and the row zero-shot is of it."""
+    folder, _ = change("embed", **{"embed.model": "untrained", "encoder.kind": kind, "encoder.lr": 0.001})
+    data = folder / "data"
+    vectors = np.asarray(artifacts.load_array(artifacts.check(data / "embed"), "labels"))
+    assert_unit(vectors, (L, vectors.shape[1]))
+    wanted, p = read_params(folder / "params.yaml"), make_params()
+    expected = head_and_clusters(vectors, artifacts.load_array(data / "prepare" / "labels", "frequency"), wanted)
+    np.testing.assert_array_equal(artifacts.load_array(data / "cluster", "label_to_aux"), expected)
+    special = artifacts.load_json(data / "prepare" / "tokenizer", "special.json")
+    facts = artifacts.load_json(data / "embed", "embed.json")
+    assert facts["untrained"]["kind"] == kind and p["embed"]["model"] != "untrained"
+    encoder = build_zero_shot(facts, data / "prepare" / "train", data / "prepare" / "labels", special)
+    labels = artifacts.load_ragged(data / "prepare" / "labels", "tokens")
+    np.testing.assert_allclose(encode(encoder, labels), vectors, atol=1e-5)
+    test, inverse = (
+        load_split(data / "prepare" / "test", L),
+        inverse_propensities(data / "prepare" / "train", data / "prepare" / "labels"),
+    )
+    ranking = without(np.argsort(-(encode(encoder, test.tokens) @ vectors.T), axis=1, kind="stable"), test.excluded)
+    assert evaluate(ranking, test.truth, inverse) == pytest.approx(load_metrics(folder)["zero-shot"], abs=2)
+
+
+def head_and_clusters(vectors: np.ndarray, frequency: np.ndarray, params: dict) -> np.ndarray:
+    """What `cluster` makes of these vectors."""
+    p = module("cluster").Params(**params["cluster"])
+    return module("cluster").share_vectors(vectors, np.asarray(frequency), params["K"], p, params["seed"])
 
 
 def test_only_prepared_texts_are_embedded(tiny_run):

@@ -11,7 +11,7 @@ from xcutils.core.console import say
 from xcutils.core.costs import FLOAT, INT, INTERPRETER, LONG, Estimate, Host, Part, Sizes, fullest
 from xcutils.core.params import value
 from xcutils.core.ragged import Ragged, to_strings
-from xcutils.model.costs import TRANSFORMERS, Network
+from xcutils.model.costs import Network
 from xcutils.rank import bm25
 from xcutils.rank.fusion import Shortlist, calibrate, entries, fit_weights
 from xcutils.rank.predictor import Found, Predictor
@@ -268,7 +268,7 @@ def cost(
     compared = min(s.test, COMPARED)
     kind = INDEXES[index["search"]]
     kept = [
-        Part("interpreter", INTERPRETER + TRANSFORMERS),
+        Part("interpreter", INTERPRETER + (pretrained.imports if pretrained else 0.0)),
         Part("positives", 2 * (INT + FLOAT) * s.positives + LONG * (s.docs + s.labels)),
         Part("pretrained encoder", pretrained.weights if pretrained else 0.0, mapped=True),
         Part("encoders", 2 * net.weights),
