@@ -70,7 +70,7 @@ def reach(index: Index, queries: np.ndarray, vectors: np.ndarray, k: int, least:
     first    an ef that is not too small, whatever is found by it
     """
     efs = [max(first, EFS[0]), *(ef for ef in EFS if ef > first)]
-    if index.exhaustive or not len(queries):
+    if index.exhaustive or not len(queries) or not len(index):
         return efs[0]
     k = min(k, len(index))
     queries = np.asarray(queries, dtype=np.float16).astype(np.float32)
