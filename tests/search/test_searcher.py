@@ -122,6 +122,12 @@ def test_an_index_holds_the_vectors_that_it_was_given(name, tmp_path):
         )
 
 
+@every
+def test_an_index_of_zero_vectors_gives_them_back(name):
+    nothing = np.zeros((5, 8), dtype=np.float32)
+    assert not INDEXES[name].over(nothing, GRAPH, ef=9).take(np.array([0, 4])).any()
+
+
 @both
 def test_zero_vectors_are_near_nothing(graph):
     queries, vectors = random_unit(4, 1), random_unit(12, 2)

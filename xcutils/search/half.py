@@ -133,6 +133,8 @@ class Half(Graph):
     def take(self, ids: np.ndarray) -> np.ndarray:
         if self.members is None:
             return self.vectors[ids].astype(np.float32)
+        if not len(self.graph):
+            return np.zeros((len(ids), self.graph.ndim), dtype=np.float32)
         places = self.places[np.minimum(ids, len(self.places) - 1)]
         return np.where(places[:, None] >= 0, self.vectors[places].astype(np.float32), np.float32(0))
 
