@@ -53,4 +53,4 @@ def searches(figures: dict[str, float]) -> str:
     """How good the model's searches are, and what is lost by them."""
     found = ", ".join(f"{name.removeprefix('recall')} {v:.1f}" for name, v in figures.items() if "recall" in name)
     lost = ", ".join(f"{name.removeprefix('lost ')} {v:.2f}" for name, v in figures.items() if "lost" in name)
-    return f"approximate search finds this share of the true nearest: {found}; exact search would add: {lost}"
+    return f"approximate search finds of the true nearest: {found}\nexact search would add: {lost}"

@@ -331,7 +331,7 @@ def test_an_export_never_overwrites(tiny_run, tmp_path):
 
 def assert_table(printed: str, report: dict, titles: dict[str, str]) -> None:
     """A line for each of the rows, and what the index finds."""
-    header, *lines, empty, first, last = printed.splitlines()
+    header, *lines, empty, first, second, third = printed.splitlines()
     assert header.split() == list(COLUMNS) and empty == ""
     for line, (row, title) in zip(lines, titles.items(), strict=True):
         assert line.startswith(title)
@@ -339,7 +339,8 @@ def assert_table(printed: str, report: dict, titles: dict[str, str]) -> None:
         assert numbers == pytest.approx([report[row][name] for name in COLUMNS], abs=0.005)
     assert first == f"in percent, on the {report['docs']['fused']:,} test documents"
     for name, figure in report["index"].items():
-        assert f"{name.removeprefix('recall').removeprefix('lost ')} {figure:.{1 if 'recall' in name else 2}f}" in last
+        line, digits = (second, 1) if "recall" in name else (third, 2)
+        assert f"{name.removeprefix('recall').removeprefix('lost ')} {figure:.{digits}f}" in line
 
 
 def test_the_table_shows_the_metrics_of_every_row(xc, tiny_run):
