@@ -293,7 +293,8 @@ def test_going_back_to_old_values_computes_nothing(day):
 
 
 def test_the_unified_pipeline_runs_on_what_was_prepared(day, unidec_run):
-    assert day["unidec"].ran == list(UNIFIED) and day["unidec"].unchanged == ["prepare"]
+    assert sorted(day["unidec"].ran) == sorted(UNIFIED) and day["unidec"].unchanged == ["prepare"]
+    assert day["unidec"].ran[2:] == list(UNIFIED)[2:]  # the first two do not depend on each other
     assert day["unidec"].metrics == day["back"].metrics
     assert day["unidec"].unified == (unidec_run / "unidec" / "metrics.json").read_bytes()
 

@@ -19,5 +19,5 @@ def test_a_damage_changes_the_content(how):
 
 
 def test_every_artifact_has_a_reader():
-    assert [one for one in ARTIFACTS if not readers(one)] == []
+    assert [one for one in ARTIFACTS if not readers(one)] == ["data/score", "unidec/data/score"]  # results, for people
     assert "predict" in readers("data/index") and "unidec/predict" in readers("unidec/data/index")

@@ -167,7 +167,10 @@ class Drafts:
 
 def save(graph: Graph, file: Path) -> None:
     """Save the graph, or say that the disk is full."""
-    expected = graph.write(file)
+    try:
+        expected = graph.write(file)
+    except RuntimeError as error:  # a library's word for what the system refused
+        raise OSError(errno.ENOSPC, f"{file.name}: {error}") from None
     size = file.stat().st_size
     if size != expected:
         raise OSError(errno.ENOSPC, f"{file.name} came out {size} bytes long instead of {expected}")
