@@ -35,15 +35,18 @@ class System:
 
     def known(self, tokens: Ragged) -> np.ndarray:
         """(texts,) bool: does the tokenizer know any token of the text?"""
-        return np.bincount(tokens.row_ids()[tokens.values != self.unknown], minlength=len(tokens)) > 0
+        is_known = tokens.values != self.unknown
+        if len(tokens) == 1:
+            return is_known.any(keepdims=True)
+        return np.bincount(tokens.row_ids()[is_known], minlength=len(tokens)) > 0
 
     def rank(self, texts: list[str], k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(known (Q,) bool, ids (Q, k), probabilities (Q, k)); a text of unknown words gets the frequent labels."""
         tokens = tokenize(self.tokenizer, texts, self.model.settings.max_tokens)  # as when training and scoring
         known = self.known(tokens)
         ids, scores = self.model.predict(tokens, k)
-        blank = np.flatnonzero(~known)
-        if len(blank):
+        if not known.all():
+            blank = np.flatnonzero(~known)
             frequent = np.argsort(-self.frequency, kind="stable")[:k]
             ids[blank] = -1
             ids[blank, : len(frequent)] = frequent
@@ -58,14 +61,16 @@ class System:
     def _labels(self, ids: np.ndarray, scores: np.ndarray) -> list[list[dict]]:
         """The labels of each row of ids (Q, k), -1 where there are fewer."""
         rows = zip(ids.tolist(), np.round(scores, 6).tolist())
-        return [[{**self._named(i), "score": score} for i, score in zip(*row) if i >= 0] for row in rows]
+        named = self._named
+        return [[{**named(i), "score": score} for i, score in zip(*row) if i >= 0] for row in rows]
 
     def _named(self, label: int) -> dict[str, str]:
         """The label's id and text, kept when they have been read once."""
-        if label not in self.names:
+        named = self.names.get(label)
+        if named is None:
             id, text = (to_strings(strings, [label])[0] for strings in (self.label_ids, self.label_texts))
-            self.names[label] = {"id": id, "text": text}
-        return self.names[label]
+            named = self.names[label] = {"id": id, "text": text}
+        return named
 
 
 def model_of(data: Path, pipeline: Pipeline = MODULAR) -> Path:

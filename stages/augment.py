@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from stages import parameters
+from stages import parameters, run
 from xcutils.core import artifacts, console, costs, runtime
 from xcutils.core.costs import BANDWIDTH, FLOAT, INT, INTERPRETER, LONG, Estimate, Host, Part, Sizes
 from xcutils.core.folds import fit_names
@@ -122,4 +122,4 @@ def main(train: Path, labels: Path, encoder: Path, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

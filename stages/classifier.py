@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from stages import parameters
+from stages import parameters, run
 from xcutils.core import artifacts, console, costs, runtime
 from xcutils.core.costs import (
     BANDWIDTH,
@@ -327,4 +327,4 @@ def main(train_dir: Path, labels_dir: Path, encoder_dir: Path, augment: Path, ga
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import click
 import numpy as np
 
-from stages import parameters
+from stages import parameters, run
 from xcutils.core import artifacts, console, costs, runtime
 from xcutils.core.costs import BANDWIDTH, FLOAT, INT, INTERPRETER, Estimate, Host, Part, Sizes
 from xcutils.core.params import value
@@ -191,4 +191,4 @@ def main(train: Path, labels: Path, tokenizer: Path, embed: Path, out: Path) -> 
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

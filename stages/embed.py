@@ -13,7 +13,7 @@ from typing import Literal
 import click
 import numpy as np
 
-from stages import parameters
+from stages import parameters, run
 from xcutils.core import artifacts, console, costs, runtime
 from xcutils.core.costs import BANDWIDTH, FLOAT, INT, INTERPRETER, LONG, Estimate, Host, Part, Sizes
 from xcutils.core.errors import UserError
@@ -116,4 +116,4 @@ def main(sets: tuple[Path, ...], tokenizer: Path, out: Path, train: Path | None,
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from stages import parameters
+from stages import parameters, run
 from xcutils.core import artifacts, console, costs, runtime
 from xcutils.core.costs import BANDWIDTH, FLOAT, INT, INTERPRETER, LONG, STEP_SECONDS, Estimate, Host, Part, Sizes
 from xcutils.core.errors import UserError
@@ -342,4 +342,4 @@ def main(train_dir: Path, labels_dir: Path, tokenizer: Path, cluster: Path, out:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

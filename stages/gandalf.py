@@ -13,7 +13,7 @@ import click
 import numpy as np
 from scipy import sparse
 
-from stages import parameters
+from stages import parameters, run
 from xcutils.core import artifacts, console, costs, runtime
 from xcutils.core.costs import FLOAT, INT, INTERPRETER, LONG, Estimate, Host, Part, Sizes
 from xcutils.core.folds import folds
@@ -147,4 +147,4 @@ def main(train: Path, labels: Path, out: Path, file: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -2,7 +2,7 @@
 
 reads   prepare/{train,labels,tokenizer}; the vectors and encoders that both fits of the named stages wrote: labels,
         classifiers (L, D), docs (N, D), and for the unified method concatenated (L, 2D)
-writes  labels.<search> (L, D + 1), one vector per label in which the parts are summed; docs.<search> (N, D); the
+writes  labels.<search> (L, D + c), one vector per label in which the parts are summed; docs.<search> (N, D); the
         encoder; fusion.json, settings.json; ids, texts and frequency of labels, positives, tokenizer.json: all that
         prediction needs
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from stages import parameters
+from stages import parameters, run
 from xcutils.core import artifacts, console, costs, runtime
 from xcutils.core.costs import FLOAT, INTERPRETER, Estimate, Host, Part, Sizes
 from xcutils.core.folds import last_fit
@@ -28,7 +28,7 @@ from xcutils.rank import scoring
 from xcutils.rank.assembly import choosing_predictor, views_of
 from xcutils.rank.packing import combined, copy_texts, reach, save_small
 from xcutils.rank.scoring import ScoreParams, fuse
-from xcutils.rank.served import Settings, load_embed
+from xcutils.rank.served import MORE, Settings, load_embed
 from xcutils.rank.weights import Fusion
 from xcutils.search.index import Building
 from xcutils.search.indexes import INDEXES
@@ -37,8 +37,8 @@ from xcutils.search.searched import vectors_of
 
 TRIED = 500  # documents that ef is chosen on
 NEAREST = 10  # vectors of which a search must find the share index.recall
-# How far searches look at least: then a search for ten labels finds those that one for a hundred does.
-LABELS, DOCS = 128, 64
+LABELS = scoring.DEPTH + MORE  # a search looks at least as far: then ten labels are the first of a hundred
+DOCS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,4 +192,4 @@ def pack_settings(
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -19,7 +19,7 @@ import click
 import numpy as np
 from tokenizers import Tokenizer
 
-from stages import parameters
+from stages import parameters, run
 from xcutils.core import artifacts, console, runtime
 from xcutils.core.costs import INT, INTERPRETER, LONG, Estimate, Host, Part, Sizes
 from xcutils.core.params import value
@@ -158,4 +158,4 @@ def main(dataset: Path, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

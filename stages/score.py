@@ -10,7 +10,7 @@ import click
 import numpy as np
 import torch
 
-from stages import parameters
+from stages import parameters, run
 from xcutils.core import artifacts, console, costs, runtime
 from xcutils.core.costs import Estimate, Host, Sizes
 from xcutils.core.folds import last_fit
@@ -115,4 +115,4 @@ def main(prepare, embed, encoder, augment, classifier, index, metrics, out) -> N
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from stages import parameters
+from stages import parameters, run
 from xcutils.core import artifacts, console, costs, runtime
 from xcutils.core.costs import Estimate, Host, Sizes
 from xcutils.core.pipelines import UNIDEC
@@ -59,4 +59,4 @@ def main(prepare: Path, train: Path, index: Path, metrics: Path, out: Path, file
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from stages import parameters
+from stages import parameters, run
 from xcutils.core import artifacts, console, costs, runtime
 from xcutils.core.costs import (
     BANDWIDTH,
@@ -393,4 +393,4 @@ def main(train_dir: Path, labels_dir: Path, tokenizer: Path, embed: Path, gandal
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -349,6 +349,9 @@ class Flat:
         places, scores = exact(queries, self.vectors[self.ids], k)
         return self.ids[places], scores
 
+    def seen(self, queries):
+        return queries
+
     def take(self, ids):
         return self.vectors[ids]
 
@@ -374,7 +377,7 @@ class Flat:
 def test_adding_an_ann_library(house):
     """`index` builds it, `score` and `xc predict` open and search it, `xc estimate` says what it takes."""
     house.write("xcutils/search/flat.py", FLAT)
-    house.before("xcutils/search/indexes.py", "from xcutils.search.half", "from xcutils.search.flat import Flat")
+    house.before("xcutils/search/indexes.py", "from xcutils.search.eight", "from xcutils.search.flat import Flat")
     house.row("xcutils/search/indexes.py", "INDEXES", '"flat": Flat')
     assert house.changed == ["xcutils/search/indexes.py"]
     commands = ["predict", "-k", "2", LABELS[0]], ["estimate", "--labels", "10000000"]

@@ -63,7 +63,7 @@ from xcutils.rank import bm25
 from xcutils.rank.assembly import choosing_predictor, final_predictor
 from xcutils.rank.fusion import rank
 from xcutils.rank.scoring import LOST, approximation, fused_ranking, load_split, part_rankings
-from xcutils.rank.served import load
+from xcutils.rank.served import constant, load
 from xcutils.rank.weights import Fusion
 from xcutils.search.metrics import evaluate, without
 from xcutils.search.propensity import inverse_propensities
@@ -300,10 +300,10 @@ def test_a_label_is_one_vector_in_which_its_parts_are_summed(data):
     classifiers = artifacts.load_array(data / "classifier" / "final", "classifiers")
     inverse = inverse_propensities(data / "prepare" / "train", data / "prepare" / "labels")
     found = model.labels.take(np.arange(L))
-    np.testing.assert_allclose(found[:, :-1], fusion.classifier * classifiers + fusion.similarity * labels, atol=2e-3)
-    np.testing.assert_allclose(found[:, -1], fusion.propensity * np.log(inverse), atol=2e-3)
+    np.testing.assert_allclose(found[:, :-1], fusion.classifier * classifiers + fusion.similarity * labels, atol=1e-2)
+    np.testing.assert_allclose(found[:, -1] * constant(DIMS), fusion.propensity * np.log(inverse), atol=1e-2)
     docs = artifacts.load_array(data / "classifier" / "final", "docs")
-    np.testing.assert_allclose(model.docs.take(np.arange(TRAIN)), docs, atol=1e-3)
+    np.testing.assert_allclose(model.docs.take(np.arange(TRAIN)), docs, atol=5e-3)
 
 
 # --- what was measured ------------------------------------------------------------------------------------------------

@@ -39,6 +39,15 @@ class Ragged:
         flat = np.repeat(self.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
         return Ragged(np.asarray(self.values[flat]), offsets)
 
+    def gather(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(values of the named rows one after another, their lengths); a row of -1 has none."""
+        first = self.offsets[rows]
+        lengths = np.where(rows < 0, 0, self.offsets[rows + 1] - first)
+        ends = np.cumsum(lengths)
+        flat = np.repeat(first - ends + lengths, lengths)
+        flat += np.arange(len(flat))
+        return self.values[flat], lengths
+
     def cut(self, most: int) -> "Ragged":
         """The first `most` values of each row."""
         place = np.arange(len(self.values)) - np.repeat(self.offsets[:-1], self.lengths)

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-UPDATED = 512  # rows updated at once: few enough that their values, moments and gradient stay in the cache
+UPDATED = 512 * 384  # values updated at once: few enough that they, their moments and gradient stay in the cache
 
 
 class RowTable:
@@ -95,10 +95,11 @@ class RowTable:
         if ids is None:
             self._fused_adam(tables, gradient, lr)
             return
-        for start in range(0, len(ids), UPDATED):
-            some = ids[start : start + UPDATED]
+        count = max(1, UPDATED // max(1, self.values[:1].numel()))
+        for start in range(0, len(ids), count):
+            some = ids[start : start + count]
             rows = [table.index_select(0, some) for table in tables]
-            self._fused_adam(rows, gradient[start : start + UPDATED], lr)
+            self._fused_adam(rows, gradient[start : start + count], lr)
             for table, changed in zip(tables, rows):
                 table.index_copy_(0, some, changed)
 

@@ -14,6 +14,7 @@ from xcutils.core.ragged import Ragged
 from xcutils.model.ngrams import bag_features
 
 LEVELS = 127  # of eight bits, on either side of zero
+FIRST = np.zeros(1, dtype=np.int64)
 TEXTS = 512  # texts encoded at once: their rows stay in the processor's cache
 
 
@@ -61,6 +62,9 @@ class CompactBag:
             return
         places = np.where(ids < self.vocabulary, ids, self.buckets[ids - self.vocabulary]) if len(self.buckets) else ids
         rows = self.rows[places] * self.scales[places, None]
+        if len(out) == 1:
+            np.add.reduceat(rows, FIRST, axis=0, out=out)
+            return
         has_some = features.lengths > 0
         out[has_some] = np.add.reduceat(rows, features.offsets[:-1][has_some], axis=0)
 

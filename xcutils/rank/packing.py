@@ -10,6 +10,7 @@ from xcutils.model.bag import BagOfEmbeddings
 from xcutils.model.encoder import Encoder
 from xcutils.model.encoders import save_encoder
 from xcutils.rank.compact import CompactBag
+from xcutils.rank.served import constant
 from xcutils.rank.weights import Fusion
 from xcutils.search.exact import exact
 from xcutils.search.index import Index
@@ -22,7 +23,10 @@ EFS = (32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)  # how far a search m
 def combined(
     vectors: dict[str, np.ndarray], views: dict[str, slice], fusion: Fusion, propensity: np.ndarray
 ) -> np.ndarray:
-    """(L, D + 1) float16: the vector whose product with a document is the fused score but for the memory.
+    """(L, D + c) float16: the vector whose product with a document is the fused score but for the memory.
+
+    The propensity is spread over c dimensions, so many that in none of them a value is larger than those of the
+    vectors themselves: in eight bits a large value would cost all others their precision.
 
     vectors     "labels" and, where there are any, "classifiers", (L, D) or the dimensions of their view
     views       name -> the dimensions of a document that the vectors are compared with; all of them where it has none
@@ -32,16 +36,18 @@ def combined(
     if "classifiers" not in vectors:
         weights["labels"] += fusion.classifier  # the part `classifier` is then the similarity too
     dim = max((view.stop for view in views.values()), default=vectors["labels"].shape[1])
-    out = np.empty((len(propensity), dim + 1), dtype=np.float16)
+    out = np.zeros((len(propensity), dim), dtype=np.float16)
     for start in range(0, len(out), COMBINED):
         some = slice(start, start + COMBINED)
-        rows = np.zeros((len(out[some]), dim + 1), dtype=np.float32)
+        rows = np.zeros((len(out[some]), dim), dtype=np.float32)
         for name, weight in weights.items():
             if name in vectors:
                 rows[:, views.get(name, slice(0, dim))] += weight * vectors[name][some]
-        rows[:, dim] = fusion.propensity * propensity[some]
         out[some] = rows
-    return out
+    own = fusion.propensity * propensity / constant(dim)
+    peak = max(float(np.abs(out).max(initial=0)), 1e-6)
+    count = int(np.clip(np.ceil(np.abs(own).max(initial=0) / peak), 1, dim))
+    return np.concatenate([out, np.repeat((own / count).astype(np.float16)[:, None], count, axis=1)], axis=1)
 
 
 def save_small(folder: Path, encoder: Encoder) -> None:
@@ -73,8 +79,7 @@ def reach(index: Index, queries: np.ndarray, vectors: np.ndarray, k: int, least:
     if index.exhaustive or not len(queries) or not len(index):
         return efs[0]
     k = min(k, len(index))
-    queries = np.asarray(queries, dtype=np.float16).astype(np.float32)
-    true = exact(queries, vectors, k)[0]
+    true = exact(index.seen(queries), vectors, k)[0]
     for ef in efs:
         index.ef = ef
         found = index.search(queries, k)

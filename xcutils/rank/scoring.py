@@ -136,7 +136,7 @@ class Exhaustive(Exact):
         return len(self.index)
 
     def search(self, queries: np.ndarray, k: int, threads: int = 1) -> Found:
-        return exact(queries.astype(np.float16).astype(np.float32), self.vectors, k)
+        return exact(self.index.seen(queries), self.vectors, k)
 
 
 def approximation(model: Model, split: Split, inverse: np.ndarray) -> dict[str, float]:

@@ -4,7 +4,8 @@ The fused score of a label is linear in the document but for the memory:
 
     score(x, l) = x . (w_c c_l + w_s z_l) + w_p ln(inverse propensity of l) + w_m memory(x, l)
 
-so that one vector per label is stored and searched, with the propensity as one more dimension. `score` and `xc predict`
+so that one vector per label is stored and searched, with the propensity in dimensions of its own, in which every query
+has the same value. `score` and `xc predict`
 share this code; one text is answered as it is among others.
 """
 
@@ -29,8 +30,9 @@ from xcutils.search.plain import Exact
 Found = tuple[np.ndarray, np.ndarray]  # ids (Q, k), scores (Q, k)
 HELD = 1 << 22  # sums of the memory held at once by a thread
 TOGETHER = 256  # texts ranked at once by a thread, at most
-MORE = 50  # labels that are searched beyond those that are asked for
+MORE = 20  # labels that are searched beyond those that are asked for
 SLACK = 1e-3  # what rounding may add to a score
+TINY = 1e-300  # the least share that counts: a label whose sum is zero is not remembered
 
 
 @dataclass(frozen=True)
@@ -55,14 +57,20 @@ class Settings:
     max_tokens: int
 
     def as_asked(self, queries: np.ndarray) -> np.ndarray:
-        """(Q, D + 1) float16: the queries of the search for labels; the last dimension is for the propensity."""
-        asked = np.ones((len(queries), self.labels["dim"]), dtype=np.float16)
-        asked[:, :-1] = queries
+        """(Q, D + c) float32: the queries of the search for labels; the last c dimensions are for the propensity."""
+        dim = queries.shape[1]
+        asked = np.full((len(queries), self.labels["dim"]), constant(dim), dtype=np.float32)
+        asked[:, :dim] = queries
         for start, stop in self.views:
             part = queries[:, start:stop]
             lengths = np.linalg.norm(part, axis=1, keepdims=True)
             asked[:, start:stop] = part / np.where(lengths > 0, lengths, 1)
         return asked
+
+
+def constant(dim: int) -> float:
+    """What a query of length one and so many dimensions has in each dimension beyond: as much as in its largest ones."""
+    return 4 / dim**0.5
 
 
 class Scratch(threading.local):
@@ -98,7 +106,7 @@ class Model:
         self.embed = embed
         self.labels = labels
         self.docs = docs
-        self.positives = positives
+        self.positives = Ragged(np.asarray(positives.values), np.asarray(positives.offsets))  # faster than mapped ones
         self.fusion = fusion
         self.settings = settings
         self.n_labels = settings.labels["count"]
@@ -107,8 +115,7 @@ class Model:
     def predict(self, tokens: Ragged, k: int) -> Found:
         """(ids (Q, k), probabilities (Q, k)), best first, padded with -1 and 0."""
         ids, scores = self.rank(self.embed(tokens), k)
-        is_label = ids >= 0
-        return ids, np.where(is_label, self.fusion.probabilities(np.where(is_label, scores, 0)), 0.0)
+        return ids, self.fusion.probabilities(scores)
 
     def rank(self, queries: np.ndarray, k: int, excluded: Ragged | None = None) -> Found:
         """(ids (Q, k) int64, fused scores (Q, k) float64), best first, padded with -1 and -inf.
@@ -145,8 +152,11 @@ class Model:
         places, weights = self._remembered(queries)
         sums = self.scratch.of(len(queries) * self.n_labels)
         np.add.at(sums, places, weights)
-        found_places = found + np.arange(len(queries))[:, None] * self.n_labels
-        found_places[found < 0] = len(queries) * self.n_labels  # the scratch has one place more
+        found_places = (
+            found if len(found) == 1 else found + np.arange(0, len(found) * self.n_labels, self.n_labels)[:, None]
+        )
+        if len(self.labels) < found.shape[1]:
+            found_places = np.where(found < 0, len(found) * self.n_labels, found_places)  # the scratch has one more
         total += self.fusion.memory * sums[found_places]
         _leave_out(found, total, excluded)
         sums[found_places] = 0  # what is left are labels that only the memory knows
@@ -164,10 +174,14 @@ class Model:
         near, similarity = search(self.docs, queries, self.settings.neighbours, len(self.positives))
         shares = np.exp((similarity.astype(np.float64) - similarity[:, :1]) / self.settings.tau)
         shares /= shares.sum(axis=1, keepdims=True)
-        rows, docs = np.nonzero(near >= 0)
-        owned = self.positives.take(near[rows, docs])
-        lengths = owned.lengths
-        return np.repeat(rows * self.n_labels, lengths) + owned.values, np.repeat(shares[rows, docs], lengths)
+        owned, lengths = self.positives.gather(near.ravel())  # a document that is not there, -1, has no label
+        shares = np.repeat(shares.ravel(), lengths)
+        if len(near) == 1:
+            return owned, shares
+        rows = np.repeat(
+            np.arange(0, len(near) * self.n_labels, self.n_labels), lengths.reshape(near.shape).sum(axis=1)
+        )
+        return rows + owned, shares
 
     def _others(
         self,
@@ -183,20 +197,21 @@ class Model:
 
         A label that was not found has no higher score without the memory than the last one that was.
         """
-        none = np.zeros((len(asked), 0), dtype=np.int64), np.zeros((len(asked), 0))
         least: np.ndarray = np.full(len(total), -np.inf)
         if total.shape[1] >= k:
             least = np.partition(total, total.shape[1] - k, axis=1)[:, total.shape[1] - k]
-        last = np.where(np.isneginf(linear), 0, linear).min(axis=1, initial=np.inf)  # 0: of vectors that are zero
+        last = linear[:, -1]
+        last = np.where(last == -np.inf, 0, last)  # 0: of vectors that are zero
+        needed = (least - last - SLACK) / self.fusion.memory
         remembered = sums[places]
-        rows = places // self.n_labels
-        may = self.fusion.memory * remembered >= (least - last - SLACK)[rows]
-        wanted = np.unique(places[may & (remembered > 0)])
+        may = remembered >= np.maximum(needed if len(needed) == 1 else needed[places // self.n_labels], TINY)
+        wanted = places[may]
         if not len(wanted):
-            return none
+            return np.zeros((len(asked), 0), dtype=np.int64), np.zeros((len(asked), 0))
+        wanted = np.unique(wanted)
         rows, labels = np.divmod(wanted, self.n_labels)
-        vectors = self.labels.take(labels)
-        scores = np.einsum("pd,pd->p", vectors, asked[rows].astype(np.float32)) + self.fusion.memory * sums[wanted]
+        seen = self.labels.seen(asked)
+        scores = np.einsum("pd,pd->p", self.labels.take(labels), seen[rows]) + self.fusion.memory * sums[wanted]
         counts = np.bincount(rows, minlength=len(asked))
         ids = np.full((len(asked), int(counts.max())), -1, dtype=np.int64)
         values = np.full(ids.shape, -np.inf)
@@ -213,17 +228,17 @@ def search(index: Index, queries: np.ndarray, k: int, count: int) -> Found:
     count  vectors of the index, those included that cannot be found
     """
     most = min(k, len(index))
+    if most and len(queries):
+        answer = index.search(queries, most)
+        if answer is None:  # the graph does not reach so many: compare with all
+            answer = Exact(index.take(np.arange(count)).astype(np.float16)).search(queries, most)
+        assert answer is not None
+        if most == k:
+            return answer
     ids = np.full((len(queries), k), -1, dtype=np.int64)
     scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
-    if not most or not len(queries):
-        return ids, scores
-    answer = index.search(queries, most)
-    if answer is None:  # the graph does not reach so many: compare with all
-        answer = Exact(index.take(np.arange(count)).astype(np.float16)).search(queries, most)
-    assert answer is not None
-    if most == k:
-        return answer
-    ids[:, :most], scores[:, :most] = answer
+    if most and len(queries):
+        ids[:, :most], scores[:, :most] = answer
     return ids, scores
 
 

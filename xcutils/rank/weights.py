@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass
 
 import numpy as np
+from scipy.special import expit
 
 PARTS = ("classifier", "similarity", "memory", "propensity")
 
@@ -23,8 +24,8 @@ class Fusion:
         return parts.astype(np.float64) @ np.array([getattr(self, part) for part in PARTS])
 
     def probabilities(self, scores: np.ndarray) -> np.ndarray:
-        logits = np.clip(self.slope * scores + self.offset, -700, 700)  # beyond it exp overflows
-        return 1 / (1 + np.exp(-logits))
+        """0 where a score is -inf."""
+        return expit(self.slope * scores + self.offset)
 
     def as_dict(self) -> dict[str, float]:
         return asdict(self)

@@ -43,6 +43,11 @@ class Graph:
         raise NotImplementedError
 
     @staticmethod
+    def stored(vectors: np.ndarray) -> np.ndarray:
+        """The vectors as the graph holds them."""
+        return vectors
+
+    @staticmethod
     def kept(vectors: np.ndarray) -> np.ndarray:
         """Ids of the vectors that go into the graph, ascending."""
         return alive(vectors)
@@ -119,6 +124,7 @@ def grow(
     After each block, at most BLOCKS times in all, a draft is saved and read again, whether or not the work is ever
     interrupted: libraries do not save the state of their generators, and so a resumed graph comes out the same.
     """
+    vectors = kind.stored(vectors)
     ids = kind.kept(vectors)
     block = max(building.block, -(-len(ids) // BLOCKS))
     dim = vectors.shape[1]

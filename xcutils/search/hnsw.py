@@ -51,6 +51,9 @@ class Hnsw(Graph):
             return None
         return labels.astype(np.int64), 1 - distances
 
+    def seen(self, queries: np.ndarray) -> np.ndarray:
+        return np.asarray(queries, dtype=np.float32)
+
     def take(self, ids: np.ndarray) -> np.ndarray:
         known = np.isin(ids, self.graph.get_ids_list())  # zero vectors are not in the graph
         out = np.zeros((len(ids), self.graph.dim), dtype=np.float32)

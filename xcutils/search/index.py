@@ -62,6 +62,9 @@ class Index(Protocol):
         queries  (Q, D) finite;  k  at most the number of vectors that can be found
         """
 
+    def seen(self, queries: np.ndarray) -> np.ndarray:
+        """(Q, D) float32: the queries as precise as `search` compares them."""
+
     def take(self, ids: np.ndarray) -> np.ndarray:
         """(n, D) float32: the vectors of these ids, as precise as the index holds them."""
 

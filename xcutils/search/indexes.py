@@ -4,10 +4,10 @@ Another library is one more class with the methods of `Index`, and a row here: t
 know no library.
 """
 
-from xcutils.search.half import Half
+from xcutils.search.eight import Eight
 from xcutils.search.hnsw import Hnsw
 from xcutils.search.index import Index
 from xcutils.search.plain import Exact
 
 # Value of index.search -> its class.
-INDEXES: dict[str, type[Index]] = {"hnsw": Half, "hnswlib": Hnsw, "exact": Exact}
+INDEXES: dict[str, type[Index]] = {"hnsw": Eight, "hnswlib": Hnsw, "exact": Exact}

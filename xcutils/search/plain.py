@@ -15,7 +15,7 @@ HALF = 2  # bytes
 
 
 class Exact:
-    """Vectors in float16, memory-mapped; queries are rounded to float16 as those of a graph are."""
+    """Vectors in float16, memory-mapped; queries are rounded to float16 too."""
 
     exhaustive = True
     ef = 0
@@ -49,7 +49,7 @@ class Exact:
     def search(self, queries: np.ndarray, k: int, threads: int = 1) -> tuple[np.ndarray, np.ndarray] | None:
         ids = np.empty((len(queries), k), dtype=np.int64)
         scores = np.empty((len(queries), k), dtype=np.float32)
-        queries = np.asarray(queries, dtype=np.float16).astype(np.float32)
+        queries = self.seen(queries)
         step = max(1, SCORES // max(1, len(self.vectors)))
         for start in range(0, len(queries), step):
             some = slice(start, start + step)
@@ -66,6 +66,9 @@ class Exact:
         step = max(1, SCORES // 4 // max(1, self.vectors.shape[1]))
         parts = [self.alive[start : start + step] for start in range(0, len(self.alive), step)]
         return np.concatenate([queries @ self.vectors[part].astype(np.float32).T for part in parts], axis=1)
+
+    def seen(self, queries: np.ndarray) -> np.ndarray:
+        return np.asarray(queries, dtype=np.float16).astype(np.float32)
 
     def take(self, ids: np.ndarray) -> np.ndarray:
         return self.vectors[ids].astype(np.float32)
