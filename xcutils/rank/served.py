@@ -69,7 +69,7 @@ class Settings:
 
 
 def constant(dim: int) -> float:
-    """What a query of length one and so many dimensions has in each dimension beyond: as much as in its largest ones."""
+    """What a query of length one has in each dimension beyond its own `dim`: as much as in its largest ones."""
     return 4 / dim**0.5
 
 
@@ -152,9 +152,7 @@ class Model:
         places, weights = self._remembered(queries)
         sums = self.scratch.of(len(queries) * self.n_labels)
         np.add.at(sums, places, weights)
-        found_places = (
-            found if len(found) == 1 else found + np.arange(0, len(found) * self.n_labels, self.n_labels)[:, None]
-        )
+        found_places = found if len(found) == 1 else found + self._first_places(len(found))[:, None]
         if len(self.labels) < found.shape[1]:
             found_places = np.where(found < 0, len(found) * self.n_labels, found_places)  # the scratch has one more
         total += self.fusion.memory * sums[found_places]
@@ -178,10 +176,11 @@ class Model:
         shares = np.repeat(shares.ravel(), lengths)
         if len(near) == 1:
             return owned, shares
-        rows = np.repeat(
-            np.arange(0, len(near) * self.n_labels, self.n_labels), lengths.reshape(near.shape).sum(axis=1)
-        )
-        return rows + owned, shares
+        return np.repeat(self._first_places(len(near)), lengths.reshape(near.shape).sum(axis=1)) + owned, shares
+
+    def _first_places(self, count: int) -> np.ndarray:
+        """(count,) int64: the place of the first label of each document."""
+        return np.arange(count) * self.n_labels
 
     def _others(
         self,
@@ -228,18 +227,16 @@ def search(index: Index, queries: np.ndarray, k: int, count: int) -> Found:
     count  vectors of the index, those included that cannot be found
     """
     most = min(k, len(index))
-    if most and len(queries):
-        answer = index.search(queries, most)
-        if answer is None:  # the graph does not reach so many: compare with all
-            answer = Exact(index.take(np.arange(count)).astype(np.float16)).search(queries, most)
-        assert answer is not None
-        if most == k:
-            return answer
-    ids = np.full((len(queries), k), -1, dtype=np.int64)
-    scores = np.full((len(queries), k), -np.inf, dtype=np.float32)
-    if most and len(queries):
-        ids[:, :most], scores[:, :most] = answer
-    return ids, scores
+    if not most or not len(queries):
+        return np.full((len(queries), k), -1, dtype=np.int64), np.full((len(queries), k), -np.inf, dtype=np.float32)
+    answer = index.search(queries, most)
+    if answer is None:  # the graph does not reach so many: compare with all
+        answer = Exact(index.take(np.arange(count)).astype(np.float16)).search(queries, most)
+    assert answer is not None
+    if most == k:
+        return answer
+    pads = ((0, 0), (0, k - most))
+    return np.pad(answer[0], pads, constant_values=-1), np.pad(answer[1], pads, constant_values=-np.inf)
 
 
 def _leave_out(ids: np.ndarray, scores: np.ndarray, excluded: Ragged | None) -> None:
