@@ -106,10 +106,10 @@ class Clone:
     def repro(self, *options: str) -> None:
         """Run `dvc repro` and add a line for each stage that ran to stages.jsonl."""
         log, lines = self.folder / "repro.log", self.folder / "stages.jsonl"
+        command = [str(self.python), "-m", "dvc", "repro", *options]  # its environment is made before the time counts
+        env = self._environment(lines)
         before, begin = len(_lines(lines)), time.perf_counter()
         with open(log, "w", encoding="utf-8") as opened:
-            command = [str(self.python), "-m", "dvc", "repro", *options]
-            env = self._environment(lines)
             done = subprocess.run(command, cwd=self.checkout, env=env, stdout=opened, stderr=subprocess.STDOUT)
         rest = time.perf_counter() - begin - sum(line["seconds"] for line in _lines(lines)[before:])
         with open(lines, "a", encoding="utf-8") as opened:
