@@ -19,7 +19,7 @@ import click
 from benchmarks.apart import ROOT
 from benchmarks.runs import Clone, say_what_is_left_out
 from stages import parameters
-from xcutils.core import console
+from xcutils.core import artifacts, console
 from xcutils.core.errors import UserError
 
 
@@ -45,12 +45,23 @@ def costs(clone: Clone) -> dict:
 
 
 def export(clone: Clone, folder: Path) -> None:
-    """Write the run's split, unless it is there: the other tools' results are younger than theirs."""
+    """Write the run's split, unless just this one is there: then what other tools made of it still counts."""
     finished = clone.folder / "finished.json"
     if folder.is_dir() and folder.stat().st_mtime > finished.stat().st_mtime:
         return
+    new = folder.with_name(f"{folder.name}.new")
+    shutil.rmtree(new, ignore_errors=True)
+    xc(clone, "export", str(new.resolve()))
+    if folder.is_dir() and contents(folder) == contents(new):
+        shutil.rmtree(new)
+        return
     shutil.rmtree(folder, ignore_errors=True)
-    xc(clone, "export", str(folder.resolve()))
+    new.rename(folder)
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """{file: its hash}"""
+    return {path.name: artifacts.sha256(path) for path in folder.iterdir()}
 
 
 def dataset_change(dataset: Path | None) -> list[str]:

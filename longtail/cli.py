@@ -25,6 +25,7 @@ COMMANDS = {
     "export": ("data:export", "Write the prepared dataset to FOLDER in the repository's form."),
     "estimate": ("estimate:estimate", "The memory, time and disk each stage will take; nothing is run."),
     "recipe": ("recipe:recipe", "List the methods, or put the parameters of one in place."),
+    "tune": ("tune:tune", "Search better values for the present dataset."),
     "timings": ("timings:timings", "Run the pipeline anew; print its time, memory and size."),
     "next": ("next:what_next", "What to try after a first run."),
 }

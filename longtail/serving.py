@@ -7,9 +7,11 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from xcutils.core import artifacts
+from xcutils.core.errors import UserError
 from xcutils.core.pipelines import MODULAR, Pipeline
 from xcutils.core.ragged import Ragged, to_strings
 from xcutils.model.tokens import tokenize, unknown_id
+from xcutils.rank.calibration import Cutoffs
 from xcutils.rank.served import Model, load
 
 PREPARED = ("train", "labels", "tokenizer")
@@ -31,6 +33,7 @@ class System:
     label_ids: Ragged
     label_texts: Ragged
     frequency: np.ndarray
+    cutoffs: Cutoffs
     names: dict[int, dict[str, str]] = field(default_factory=dict)
 
     def known(self, tokens: Ragged) -> np.ndarray:
@@ -53,10 +56,23 @@ class System:
             scores[blank, : len(frequent)] = self.frequency[frequent] / len(self.model.positives)
         return known, ids, scores
 
-    def answers(self, texts: list[str], k: int) -> list[Answer]:
-        """An answer per text."""
+    def answers(self, texts: list[str], k: int, threshold: float = 0.0) -> list[Answer]:
+        """An answer per text, with at most k labels, of at least this probability."""
         known, ids, scores = self.rank(texts, k)
+        if threshold:
+            ids = np.where(scores >= threshold, ids, -1)
         return [Answer(*answer) for answer in zip(known.tolist(), self._labels(ids, scores))]
+
+    def threshold(self, precision: float) -> float:
+        """The probability from which on labels have this precision, as it was on the validation documents."""
+        found = self.cutoffs.at(precision)
+        if found is None:
+            most = max(self.cutoffs.precision, default=0.0)
+            raise UserError(
+                f"no cut-off of this model has a precision of {precision:g}: the highest on its validation documents "
+                f"is {most:.3f}; ask for less."
+            )
+        return found
 
     def _labels(self, ids: np.ndarray, scores: np.ndarray) -> list[list[dict]]:
         """The labels of each row of ids (Q, k), -1 where there are fewer."""
@@ -91,4 +107,5 @@ def load_system(data: Path, pipeline: Pipeline = MODULAR) -> System:
         label_ids=artifacts.load_ragged(folder, "ids"),
         label_texts=artifacts.load_ragged(folder, "texts"),
         frequency=np.asarray(artifacts.load_array(folder, "frequency")),
+        cutoffs=Cutoffs(**artifacts.load_json(folder, "cutoffs.json")),
     )

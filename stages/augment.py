@@ -18,6 +18,7 @@ from xcutils.core.costs import BANDWIDTH, FLOAT, INT, INTERPRETER, LONG, Estimat
 from xcutils.core.folds import fit_names
 from xcutils.core.params import value
 from xcutils.core.ragged import Ragged
+from xcutils.core.rules import decide
 from xcutils.core.scratch import Scratch
 from xcutils.core.vectors import unit
 from xcutils.model import encoders
@@ -66,7 +67,7 @@ def embed_fit(
 def cost(s: Sizes, params: dict, host: Host) -> Estimate:
     """One fit's label embeddings, raw, plain and augmented, and the auxiliary vectors that are added."""
     net = network(params["encoder"], "encoder")
-    k = min(params["K"], s.labels)
+    k = min(decide("K", params["K"], s), s.labels)
     chunk = encoders.TEXTS
     vectors = FLOAT * s.labels * net.dim
     kept = [

@@ -17,8 +17,9 @@ import numpy as np
 from stages import parameters, run
 from xcutils.core import artifacts, console, costs, runtime
 from xcutils.core.costs import BANDWIDTH, FLOAT, INT, INTERPRETER, Estimate, Host, Part, Sizes
-from xcutils.core.params import value
+from xcutils.core.params import AUTO, value
 from xcutils.core.ragged import Ragged
+from xcutils.core.rules import decide, reason
 from xcutils.core.vectors import unit
 from xcutils.model import encoders
 from xcutils.model.encoders import KINDS, Architecture, encode, network
@@ -112,7 +113,7 @@ def label_vectors(inputs: Sequence[Path], space: str, first: Architecture) -> np
 
 def cost(s: Sizes, params: dict, host: Host) -> Estimate:
     """The encoder, the label embeddings, a copy of those of labels that share a vector, and the clusters' means."""
-    k = params["K"]
+    k = decide("K", params["K"], s)
     p = params["cluster"]
     first = params["encoder"]
     net = network(first, "encoder")
@@ -168,22 +169,26 @@ def main(train: Path, labels: Path, tokenizer: Path, embed: Path, out: Path) -> 
     artifacts.check_together(*inputs)
     frequency = np.asarray(artifacts.load_array(labels, "frequency"))
     embed_dim = artifacts.load_array(embed, "labels").shape[1]
-    costs.announce(cost, costs.sizes_of(train, labels, embed_dim=embed_dim), settings.values)
-    shared = 0 < top.K < len(frequency)
-    if top.K >= len(frequency):
-        console.say(f"K = {top.K} >= {len(frequency)} labels: each label has an auxiliary vector of its own.")
+    sizes = costs.sizes_of(train, labels, embed_dim=embed_dim)
+    costs.announce(cost, sizes, settings.values)
+    k = decide("K", top.K, sizes)
+    shared = 0 < k < len(frequency)
+    if top.K == AUTO:
+        console.say(reason("K", sizes))
+    if k >= len(frequency):
+        console.say(f"K = {k} >= {len(frequency)} labels: each label has an auxiliary vector of its own.")
     empty = np.zeros((len(frequency), 0), np.float32)  # nothing is clustered
     vectors = label_vectors(inputs, p.space, first) if shared else empty
-    label_to_aux = share_vectors(vectors, frequency, top.K, p, top.seed)
+    label_to_aux = share_vectors(vectors, frequency, k, p, top.seed)
     n_aux = int(label_to_aux.max()) + 1
-    head = len(head_labels(frequency, p.head, top.K // 2)) if shared else 0
+    head = len(head_labels(frequency, p.head, k // 2)) if shared else 0
     facts: dict[str, float] = {
         "aux": n_aux,
         "head": head,
         "largest": int(np.bincount(label_to_aux).max()) if n_aux else 0,
     }
     facts["mean_cosine"] = round(mean_cosine(vectors, label_to_aux), 4) if shared else 1.0
-    params = asdict(p) | {"K": top.K, "seed": top.seed}
+    params = asdict(p) | {"K": k, "seed": top.seed}
     with artifacts.writing(out, name="cluster", params=params, inputs=inputs) as folder:
         artifacts.save_array(folder, "label_to_aux", label_to_aux)
         artifacts.save_json(folder, "cluster.json", facts)

@@ -21,6 +21,7 @@ from xcutils.core.errors import UserError
 from xcutils.core.folds import Fold, folds
 from xcutils.core.params import value
 from xcutils.core.ragged import Ragged, concatenate
+from xcutils.core.rules import decide
 from xcutils.core.scratch import Snapshots
 from xcutils.model import encoders
 from xcutils.model.caching import embed_cached
@@ -242,7 +243,7 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
     """Weights with their moments and a copy of the best epoch, and the bank of document embeddings."""
     p = params["encoder"]
     net = network(params)
-    k = min(params["K"], s.labels)
+    k = min(decide("K", params["K"], s), s.labels)
     docs = min(p["batch_size"], s.docs)
     every = p["labels"] == "all"
     pool = s.labels if every else costs.distinct(docs * (min(p["positives"], s.per_doc) + p["mined"]), s.labels)

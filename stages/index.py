@@ -23,7 +23,8 @@ from xcutils.core.folds import last_fit
 from xcutils.core.params import value
 from xcutils.core.ragged import Ragged
 from xcutils.core.scratch import Scratch
-from xcutils.model.encoders import load_encoder
+from xcutils.model.encoders import load_encoder, network
+from xcutils.model.unified import unified_network
 from xcutils.rank import scoring
 from xcutils.rank.assembly import choosing_predictor, views_of
 from xcutils.rank.packing import combined, copy_texts, reach, save_small
@@ -59,7 +60,8 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
     p = params["index"]
     kind = INDEXES[p["search"]]
     count = s.labels + s.docs
-    kept = [Part("interpreter", INTERPRETER)]
+    net = network(params["encoder"], "encoder") if "encoder" in params else unified_network(params["train"])
+    kept = [Part("interpreter", INTERPRETER), Part("encoder", 2 * net.weights, net.smaller)]
     moments, seconds = scoring.fusion_cost(s, params, host, s.dim)
     graphs = [
         Part("combined vectors", 2 * s.labels * s.dim),
@@ -140,7 +142,7 @@ def main(train: Path, labels: Path, tokenizer: Path, stages: tuple[Path, ...], o
 
     def choose(folder: Path) -> None:
         predictor = choosing_predictor(train, list(stages), score, inverse, device)
-        artifacts.save_json(folder, "fusion.json", fuse(predictor, train, inverse, score).as_dict())
+        fuse(predictor, train, inverse, score).save(folder)
 
     with (
         runtime.resumable(Path(__file__), p, inputs, seed=seed, score=score.settings()) as scratch,

@@ -1,7 +1,7 @@
 """Every metric of every phase on the test documents, which no other stage reads.
 
 reads   prepare/{train,labels,test}, embed labels, encoder, augment, classifier, index
-writes  metrics.json; labels.csv (per label), bins.csv (by label frequency)
+writes  metrics.json; labels.csv (per label), bins.csv (by label frequency), reliability.csv (by probability)
 """
 
 from pathlib import Path
@@ -28,8 +28,10 @@ from xcutils.rank.scoring import (
     Split,
     approximation,
     fused_ranking,
+    load_cutoffs,
     load_split,
     part_rankings,
+    sampled,
     search_width,
 )
 from xcutils.rank.served import load
@@ -95,7 +97,7 @@ def main(prepare, embed, encoder, augment, classifier, index, metrics, out) -> N
     costs.announce(cost, costs.sizes_of(train, labels, test_dir), settings.values)
     inverse = inverse_propensities(train, labels)
     test = load_split(test_dir, len(inverse))
-    sample = test.sample(p.sample)
+    sample = test.sample(sampled(p.sample, len(test.tokens), len(inverse)))
     label_tokens = artifacts.load_ragged(labels, "tokens")
     rankings = {"BM25": bm25.search(sample.tokens, label_tokens, search_width(sample.excluded))[0]}
     by_encoder, trained = encoder_rankings(sample, prepare, embed, encoder, augment, device)
@@ -109,7 +111,13 @@ def main(prepare, embed, encoder, augment, classifier, index, metrics, out) -> N
     del predictor
     model = load(index)
     result = Result(
-        rankings | parts, fused_ranking(model, test), approximation(model, test, inverse), sample, test, inverse
+        rankings | parts,
+        fused_ranking(model, test),
+        approximation(model, test, inverse),
+        load_cutoffs(index),
+        sample,
+        test,
+        inverse,
     )
     result.save(metrics, out, p, read, labels)
 

@@ -58,6 +58,7 @@ ADDED: dict[str, Values] = {
 RENAMED: dict[str, dict[Any, Any]] = {"cluster.space": {"pretrained": "labels"}}
 # Defaults that have changed since: {parameter: {default now: default then}}. The experiments keep the old one.
 DEFAULTS_THEN: dict[str, dict[Any, Any]] = {
+    "K": {"auto": 4096},
     "cluster.space": {"labels": "pretrained"},
     "embed.model": {"untrained": "sentence-transformers/all-MiniLM-L6-v2"},
     "classifier.labels": {"auto": "all"},

@@ -24,6 +24,7 @@ from longtail.recipes import flat
 from stages import check_parameters
 from study import code
 from study.experiments import (
+    DEFAULTS_THEN,
     ROOT,
     Experiment,
     as_text,
@@ -107,7 +108,7 @@ def make_rows(sweep: str, tree: dict, extra: dict[str, Any] | None = None) -> li
     tree   params.yaml
     extra  changes made to every row, e.g. {"encoder.epochs": 1}
     """
-    without_and_with = (0, tree["K"])
+    without_and_with = (0, DEFAULTS_THEN["K"].get(tree["K"], tree["K"]))
 
     def row(group: str, k: int, changes: dict) -> Row:
         return Row(group, k, tuple({"K": k, **changes, **(extra or {})}.items()))

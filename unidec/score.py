@@ -1,7 +1,7 @@
 """Concatenated, encoder-only and classifier-only inference and their fusion on the test documents [UniDEC].
 
 reads   prepare/{train,labels,tokenizer,test}, train, index
-writes  unidec/metrics.json; labels.csv (per label), bins.csv (by label frequency)
+writes  unidec/metrics.json; labels.csv (per label), bins.csv (by label frequency), reliability.csv (by probability)
 """
 
 from pathlib import Path
@@ -15,7 +15,16 @@ from xcutils.core.pipelines import UNIDEC
 from xcutils.model.unified import pretrained_network, unified_network
 from xcutils.rank import scoring
 from xcutils.rank.assembly import final_predictor
-from xcutils.rank.scoring import Result, ScoreParams, approximation, fused_ranking, load_split, part_rankings
+from xcutils.rank.scoring import (
+    Result,
+    ScoreParams,
+    approximation,
+    fused_ranking,
+    load_cutoffs,
+    load_split,
+    part_rankings,
+    sampled,
+)
 from xcutils.rank.served import load
 from xcutils.search.propensity import inverse_propensities
 
@@ -48,13 +57,14 @@ def main(prepare: Path, train: Path, index: Path, metrics: Path, out: Path, file
     costs.announce(cost, costs.sizes_of(docs, labels, test_dir), settings.values)
     inverse = inverse_propensities(docs, labels)
     test = load_split(test_dir, len(inverse))
-    sample = test.sample(p.sample)
+    sample = test.sample(sampled(p.sample, len(test.tokens), len(inverse)))
     predictor = final_predictor(docs, [train], p, inverse, device)
     parts = part_rankings(predictor, sample, predictor.embed(sample.tokens))
     rankings = {ROWS.get(name, name): ranking for name, ranking in parts.items()}
     del predictor
     model = load(index)
-    result = Result(rankings, fused_ranking(model, test), approximation(model, test, inverse), sample, test, inverse)
+    lost, cutoffs = approximation(model, test, inverse), load_cutoffs(index)
+    result = Result(rankings, fused_ranking(model, test), lost, cutoffs, sample, test, inverse)
     result.save(metrics, out, p, read, labels)
 
 

@@ -81,7 +81,8 @@ def import_data(path: Path, folder: Path, **stated) -> None:
     data.report.save(folder / REPORT)
     docs = f"{len(data.train.ids):,} training and {len(data.test.ids):,} test documents"
     skipped = f"rows skipped: {data.report.total:,} ({folder / REPORT})"
-    click.echo(f"wrote {folder}: {docs}, {len(data.label_ids):,} labels; {skipped}.")
+    said = f"wrote {folder}: {docs}, {len(data.label_ids):,} labels; {skipped}."
+    click.echo("\n".join([*data.report.notes, said]))
 
 
 @click.command()

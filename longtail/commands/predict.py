@@ -11,6 +11,7 @@ from xcutils.core.errors import UserError
 from xcutils.core.pipelines import PIPELINES
 
 SHOWN = 5  # skipped rows of a file
+F1 = "f1"  # the threshold that is best for F1
 
 
 @click.command()
@@ -24,6 +25,8 @@ SHOWN = 5  # skipped rows of a file
 @click.option("--text", "text_column", help="The column of that file that holds the texts.")
 @click.option("--id", "id_column", help="The column of that file that holds the ids.")
 @click.option("-k", "k", type=click.IntRange(1, 1000), default=10, show_default=True, help="Labels per text.")
+@click.option("--threshold", metavar="P", help="Only labels of at least this probability; f1: the best one for F1.")
+@click.option("--precision", type=click.FloatRange(0, 1, min_open=True), help="Only as many labels as keep it.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per text.")
 @run_option
 @pipeline_option
@@ -34,14 +37,20 @@ def predict(
     text_column: str | None,
     id_column: str | None,
     k: int,
+    threshold: str | None,
+    precision: float | None,
     as_json: bool,
     data: Path,
     pipeline: str,
 ) -> None:
     """Labels for new TEXTS, best first, with their probabilities.
 
-    The probability of a label is the chance that it is right.
+    The probability of a label is the chance that it is right. With --precision 0.8 a text gets so many labels, perhaps
+    none, that of all labels given to the validation documents 80% were right.
     """
+    if threshold is not None and precision is not None:
+        raise UserError("--threshold and --precision both say where to cut off: give one of them.")
+    least = _probability(threshold)
     given = [text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for text in texts]
     docs = [*((None, text) for text in given), *(read_file(file, text_column, id_column) if file else [])]
     if not docs:
@@ -49,8 +58,25 @@ def predict(
     from longtail.serving import load_system  # the model: only when there is something to predict
 
     system = load_system(data, PIPELINES[pipeline])
-    for (id, text), answer in zip(docs, system.answers([text for _, text in docs], k)):
+    if threshold == F1:
+        least = system.cutoffs.thresholds[system.cutoffs.best()] if system.cutoffs.thresholds else 0.0
+    elif precision is not None:
+        least = system.threshold(precision)
+    for (id, text), answer in zip(docs, system.answers([text for _, text in docs], k, least)):
         click.echo(as_json_line(id, text, answer) if as_json else "\n".join(as_lines(id, text, answer)))
+
+
+def _probability(threshold: str | None) -> float:
+    """The threshold as a number; 0 where it is not given or the model has to say it."""
+    if threshold is None or threshold == F1:
+        return 0.0
+    try:
+        given = float(threshold)
+    except ValueError:
+        given = -1.0
+    if not 0 <= given <= 1:
+        raise UserError(f"--threshold is {threshold!r}; it must be a probability from 0 to 1, or {F1}.")
+    return given
 
 
 def as_json_line(id: str | None, text: str, answer) -> str:

@@ -32,7 +32,11 @@ def table(metrics: Path | None, pipeline: str) -> None:
         if "memory" not in report:  # score.neighbours is 0
             titles = {row: title for row, title in titles.items() if row != "memory"}
         rows = {row: [float(report[row][name]) for name in COLUMNS] for row in titles}
-        notes = [documents(report["docs"]), searches({name: float(v) for name, v in report["index"].items()})]
+        notes = [
+            documents(report["docs"]),
+            searches({name: float(v) for name, v in report["index"].items()}),
+            probabilities({name: float(v) for name, v in report["probabilities"].items()}),
+        ]
     except (KeyError, TypeError, ValueError, AttributeError):
         raise UserError(f"{metrics} holds no metrics of this version: run `{run.command}` to make it again.") from None
     width = max(map(len, titles.values()))
@@ -47,6 +51,17 @@ def documents(counts: dict) -> str:
     every, sample = int(counts["fused"]), int(counts["other rows"])
     part = f"; the rows above `fused` on {sample:,} of them" if sample < every else ""
     return f"in percent, on the {every:,} test documents{part}"
+
+
+def probabilities(figures: dict[str, float]) -> str:
+    """How far the probabilities are off, and what the cut-off for F1 gives."""
+    said = f"probabilities are off by {figures['calibration error']:.1f} on average (calibration error)"
+    if "F1" in figures:
+        said += (
+            f"; labels of at least {figures['threshold'] / 100:.3f}: "
+            f"precision {figures['precision']:.1f}, recall {figures['recall']:.1f}, F1 {figures['F1']:.1f}"
+        )
+    return said
 
 
 def searches(figures: dict[str, float]) -> str:

@@ -7,18 +7,26 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from xcutils.rank.fusion import (
+    ALONE,
+    CURVE,
+    FORBIDDEN,
+    GIVEN,
+    SAME,
     Shortlist,
+    Weighing,
     _Padded,
-    calibrate,
     entries,
     fit_weights,
     memory_scores,
     pair_scores,
     rank,
+    scaled,
+    tail_curve,
     top_of,
     union,
 )
 from xcutils.rank.weights import PARTS, Fusion
+from xcutils.search.metrics import Judged, Truth, pair_matrix
 
 steady = settings(derandomize=True, deadline=None)
 LABELS = 6
@@ -170,121 +178,158 @@ def test_a_fusion_is_the_weighted_sum():
     assert Fusion(**fusion.as_dict()) == fusion
 
 
-def judge_of(shortlist: Shortlist, truth: np.ndarray):
-    """Right labels among the five, the first places counting more."""
-    right = set(zip(shortlist.rows[truth].tolist(), shortlist.labels[truth].tolist()))
-
-    def judge(ranking: np.ndarray) -> float:
-        assert ranking.shape == (shortlist.count, 5)
-        hits = [[(row, label) in right for label in labels] for row, labels in enumerate(ranking.tolist())]
-        return float((np.array(hits) / np.log2(np.arange(2, 7))).sum())
-
-    return judge
+def truth_of(shortlist: Shortlist, is_right: np.ndarray, inverse: np.ndarray | None = None) -> Truth:
+    """The right pairs. inverse  (labels,) what a hit of each label counts in PSN"""
+    labels = int(shortlist.labels.max()) + 1
+    pairs = np.stack([shortlist.rows[is_right], shortlist.labels[is_right]], axis=1)
+    return Truth(pair_matrix(pairs, (shortlist.count, labels)), inverse)
 
 
-def value_of(fusion: Fusion, shortlist: Shortlist, judge) -> float:
-    return judge(rank(shortlist.rows, shortlist.labels, fusion.scores(shortlist.parts), shortlist.count, 5)[0])
+def fitted(shortlist: Shortlist, truth: Truth, tail: float = 0.0) -> Fusion:
+    return fit_weights(Weighing(shortlist, truth), tail)
+
+
+def value_of(fusion: Fusion, shortlist: Shortlist, truth: Truth, figure: str = "N@5") -> float:
+    found = rank(shortlist.rows, shortlist.labels, fusion.scores(shortlist.parts), shortlist.count, 5)[0]
+    return Judged(found, truth).figures()[figure]
 
 
 def alone(part: str) -> Fusion:
     return Fusion(**{**dict.fromkeys(PARTS, 0.0), part: 1.0})
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_the_quick_figures_are_those_of_the_metrics(seed):
+    shortlist, is_right = random_shortlist(seed, docs=40, labels=30)
+    truth = truth_of(shortlist, is_right, np.random.default_rng(seed).uniform(1, 5, 30))
+    weighing = Weighing(shortlist, truth)
+    for weights in np.random.default_rng(seed).uniform(0, 1, (5, 4)):
+        found = weighing.figures(weights)
+        expected = Judged(weighing.ranking(weights), truth).figures()
+        assert found == pytest.approx({name: expected[name] for name in ("N@5", "PSN@5")})
+
+
 @settings(derandomize=True, deadline=None, max_examples=15)
 @given(st.integers(0, 10**6), st.lists(st.sampled_from([-2.0, 0.0, 0.3, 3.0]), min_size=4, max_size=4))
-def test_the_fitted_weights_are_never_worse_than_a_part_alone(seed, scales):
-    shortlist, truth = random_shortlist(seed, docs=12)
+def test_the_fitted_weights_are_hardly_worse_than_a_part_alone(seed, scales):
+    shortlist, is_right = random_shortlist(seed, docs=12)
     shortlist = Shortlist(shortlist.rows, shortlist.labels, shortlist.parts * np.float32(scales), shortlist.count)
-    judge = judge_of(shortlist, truth)
-    fitted = value_of(fit_weights(shortlist, judge), shortlist, judge)
-    assert fitted >= max(value_of(alone(part), shortlist, judge) for part in ("classifier", "similarity", "memory"))
+    truth = truth_of(shortlist, is_right)
+    found = fitted(shortlist, truth)
+    best = max(value_of(alone(part), shortlist, truth) for part in ALONE)
+    assert value_of(found, shortlist, truth) >= best - SAME - 1e-9
+    assert all(weight >= 0 for weight in found.weights().values())  # the served model relies on it
 
 
 def test_parts_that_know_different_things_are_better_together():
-    shortlist, truth = random_shortlist(1, docs=100)
-    judge = judge_of(shortlist, truth)
-    fitted = fit_weights(shortlist, judge)
-    singles = [value_of(alone(part), shortlist, judge) for part in PARTS]
-    assert value_of(fitted, shortlist, judge) > 1.05 * max(singles)
+    shortlist, is_right = random_shortlist(1, docs=100)
+    truth = truth_of(shortlist, is_right)
+    singles = [value_of(alone(part), shortlist, truth) for part in PARTS]
+    assert value_of(fitted(shortlist, truth), shortlist, truth) > 1.05 * max(singles)
 
 
-@pytest.mark.parametrize("part", ["classifier", "similarity", "memory"])
+@pytest.mark.parametrize("part", ALONE)
 def test_a_part_that_is_always_right_is_found(part):
-    shortlist, truth = random_shortlist(2)
+    shortlist, is_right = random_shortlist(2)
     parts = 0.01 * shortlist.parts
-    parts[:, PARTS.index(part)] = truth
+    parts[:, PARTS.index(part)] = is_right
     shortlist = Shortlist(shortlist.rows, shortlist.labels, parts, shortlist.count)
-    judge = judge_of(shortlist, truth)
-    best = value_of(alone(part), shortlist, judge)
-    assert (
-        value_of(fit_weights(shortlist, judge), shortlist, judge) >= best > value_of(alone(PARTS[3]), shortlist, judge)
-    )
+    truth = truth_of(shortlist, is_right)
+    best = value_of(alone(part), shortlist, truth)
+    found = value_of(fitted(shortlist, truth), shortlist, truth)
+    assert found >= best - SAME > value_of(alone(PARTS[3]), shortlist, truth)
 
 
 def test_equal_fits_keep_the_classifier_alone():
-    shortlist, _ = random_shortlist(3)
-    assert fit_weights(shortlist, lambda ranking: 1.0) == Fusion()
+    shortlist, is_right = random_shortlist(3)
+    assert fitted(shortlist, truth_of(shortlist, np.zeros_like(is_right))) == Fusion()  # nothing is right
 
 
-# --- calibration ------------------------------------------------------------------------------------------------------
-
-
-def one_part(scores: np.ndarray) -> Shortlist:
-    parts = np.zeros((len(scores), 4), dtype=np.float32)
-    parts[:, 0] = scores
-    return Shortlist(np.zeros(len(scores), dtype=np.int64), np.arange(len(scores)), parts, 1)
-
-
-@pytest.mark.parametrize(("slope", "offset", "centre"), [(3.0, -1.0, 0.0), (20.0, -14.0, 0.5), (0.5, -4.0, 2.0)])
-def test_calibration_recovers_a_known_curve(slope, offset, centre):
+@pytest.mark.parametrize(("weight", "part"), [(7.0, "memory"), (3.0, "similarity"), (0.9, "propensity")])
+def test_the_search_has_no_edge(weight, part):
+    """A weight far beyond those that are drawn is found: the best ranking is that of the sum with this weight."""
     rng = np.random.default_rng(0)
-    shortlist = one_part(centre + rng.standard_normal(40_000) * 0.3)
-    scores = Fusion().scores(shortlist.parts)
-    truth = rng.random(len(scores)) < 1 / (1 + np.exp(-(slope * scores + offset)))
-    fitted = calibrate(Fusion(), shortlist, truth)
-    assert fitted.slope == pytest.approx(slope, rel=0.1, abs=0.25)
-    assert fitted.offset == pytest.approx(offset, rel=0.1, abs=0.25)
-    # At the optimum the residuals neither add up to anything nor lean on the score.
-    residuals = truth - fitted.probabilities(scores)
-    assert abs(residuals.sum()) < 1e-4 and abs((residuals * scores).sum()) < 1e-4
+    rows, labels = np.divmod(np.arange(200 * 20), 20)
+    parts = rng.standard_normal((len(rows), 4)).astype(np.float32)
+    ideal = Fusion(classifier=1.0, **{part: weight})
+    best = rank(rows, labels, ideal.scores(parts), 200, 3)[0]
+    shortlist = Shortlist(rows, labels, parts, 200)
+    truth = truth_of(shortlist, (labels[:, None] == best[rows]).any(axis=1))
+    found = fitted(shortlist, truth)
+    ratio = getattr(found, part) / found.classifier if found.classifier else np.inf
+    assert ratio > weight / 2
+    assert value_of(found, shortlist, truth) > 0.93 * value_of(ideal, shortlist, truth)
 
 
-@pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize("draw", ["beta", "lognormal", "standard_t"])
-def test_calibration_is_best_for_skewed_scores_too(seed, draw):
+def frequent_or_rare(seed: int) -> tuple[Shortlist, Truth]:
+    """One part is best at N@5: it knows the frequent labels. Another is best at PSN@5: it knows the rare ones."""
     rng = np.random.default_rng(seed)
-    shape = {"beta": (0.3, 3), "lognormal": (0, 2), "standard_t": (2,)}[draw]
-    shortlist = one_part(getattr(rng, draw)(*shape, 3000))
-    scores = Fusion().scores(shortlist.parts)
-    truth = rng.random(3000) < 1 / (1 + np.exp(3 - (scores - scores.mean()) / scores.std()))
-    fitted = calibrate(Fusion(), shortlist, truth)
-    residuals = truth - fitted.probabilities(scores)
-    assert abs(residuals.sum()) < 1e-3 and abs((residuals * scores).sum()) < 1e-3 * scores.std()
+    docs, labels = 400, 40
+    is_rare = np.arange(labels) >= 20
+    rows, columns = np.divmod(np.arange(docs * labels), labels)
+    is_right = rng.random(len(rows)) < np.where(is_rare[columns], 0.02, 0.12)
+    parts = rng.standard_normal((len(rows), 4)).astype(np.float32)
+    parts[:, 0] += 3.0 * is_right * ~is_rare[columns]
+    parts[:, 1] += 3.0 * is_right * is_rare[columns]
+    parts[:, 2] *= 0
+    parts[:, 3] = is_rare[columns]
+    shortlist = Shortlist(rows, columns, parts, docs)
+    return shortlist, truth_of(shortlist, is_right, np.where(is_rare, 30.0, 1.0))
 
 
-def test_calibration_changes_no_weight_and_no_order():
-    shortlist, truth = random_shortlist(4)
-    fusion = Fusion(classifier=1.0, similarity=0.5, memory=0.2, propensity=0.01)
-    fitted = calibrate(fusion, shortlist, truth)
-    assert all(getattr(fitted, part) == getattr(fusion, part) for part in PARTS)
-    probabilities = fitted.probabilities(fitted.scores(shortlist.parts))
-    assert (np.diff(probabilities[np.argsort(fusion.scores(shortlist.parts))]) >= 0).all()
-    assert probabilities.mean() == pytest.approx(truth.mean(), abs=1e-6)
+@pytest.mark.parametrize("seed", range(3))
+def test_where_parts_disagree_the_tail_gains_only_what_precision_can_give(seed):
+    shortlist, truth = frequent_or_rare(seed)
+    n, psn = ({part: value_of(alone(part), shortlist, truth, name) for part in ALONE} for name in ("N@5", "PSN@5"))
+    assert n["classifier"] > n["similarity"] + 1 and psn["similarity"] > psn["classifier"] + 1
+    weighing = Weighing(shortlist, truth)
+    plain, middle, most = (fit_weights(weighing, tail) for tail in (0.0, 0.5, 1.0))
+    for fusion in (plain, middle, most):
+        assert value_of(fusion, shortlist, truth) >= max(n.values()) - GIVEN - SAME / FORBIDDEN - 1e-9
+    assert value_of(plain, shortlist, truth) >= value_of(most, shortlist, truth) - SAME
+    gained = value_of(most, shortlist, truth, "PSN@5")
+    assert gained > psn["classifier"] + 1 and gained >= value_of(plain, shortlist, truth, "PSN@5") - SAME
+    # Without the bound the similarity alone, or nearly so, would be chosen at this end: it costs too much.
+    assert value_of(alone("similarity"), shortlist, truth) < max(n.values()) - 1
 
 
-@pytest.mark.parametrize("kind", ["backwards", "separable", "none right", "all right", "one right", "all alike"])
-def test_a_higher_score_is_never_less_probable(kind):
-    scores = np.linspace(-1, 1, 201) if kind != "all alike" else np.full(201, 0.5)
-    truth = {
-        "backwards": scores < 0,
-        "separable": scores > 0.3,
-        "none right": np.zeros(201, dtype=bool),
-        "all right": np.ones(201, dtype=bool),
-        "one right": np.arange(201) == 200,
-        "all alike": np.arange(201) % 4 == 0,
-    }[kind]
-    fitted = calibrate(Fusion(), one_part(scores), truth)
-    probabilities = fitted.probabilities(Fusion().scores(one_part(scores).parts))
-    assert fitted.slope > 0 and np.isfinite([fitted.slope, fitted.offset]).all()
-    assert (np.diff(probabilities) >= 0).all() and (probabilities >= 0).all() and (probabilities <= 1).all()
-    assert probabilities.mean() == pytest.approx(truth.mean(), abs=0.01)
+def test_the_curve_of_the_tail_falls_in_n_and_rises_in_psn():
+    shortlist, truth = frequent_or_rare(0)
+    weighing = Weighing(shortlist, truth)
+    rows = tail_curve(weighing, fit_weights(weighing, 0.3), truth)
+    assert [row["tail"] for row in rows] == list(CURVE)
+    n, psn = (np.array([row[name] for row in rows]) for name in ("N@5", "PSN@5"))
+    assert n[0] > n[-1] + SAME and psn[-1] > psn[0] + SAME
+    assert (np.diff(n) <= 3 * SAME).all() and (np.diff(psn) >= -3 * SAME).all()  # middles may differ by a little
+    assert n.min() >= weighing.least - SAME / FORBIDDEN - 1e-9
+
+
+def test_scaled_weights_rank_alike():
+    shortlist, _ = random_shortlist(0)
+    weights = np.array([0.3, 0.6, 0.1, 0.2])
+    assert scaled(weights) == pytest.approx((0.5, 1.0, 1 / 6, 1 / 3))
+    np.testing.assert_allclose(0.6 * shortlist.parts @ scaled(weights), shortlist.parts @ weights, rtol=1e-5, atol=1e-6)
+    assert scaled((0.0, 0.0, 0.0, 1.0)) == (0.0, 0.0, 0.0, 1.0)
+
+
+def test_of_weights_that_are_as_good_the_middle_is_taken():
+    """The first part alone decides; how much of the others is added makes no difference up to a bound."""
+    rows, labels = np.divmod(np.arange(50 * 12), 12)
+    rng = np.random.default_rng(0)
+    is_right = rng.random(len(rows)) < 0.2
+    parts = 0.5 * rng.random((len(rows), 4)).astype(np.float32)
+    parts[:, 0] = is_right
+    shortlist = Shortlist(rows, labels, parts, 50)
+    truth = truth_of(shortlist, is_right)
+    weighing = Weighing(shortlist, truth)
+    found = fit_weights(weighing, 0.0)
+    assert found == Fusion()  # nothing is better than the part alone
+    most = weighing.figures(alone_weights("classifier"))["N@5"]
+    weighing.tried[alone_weights("classifier")] = {"N@5": 0.0, "PSN@5": 0.0}
+    found = weighing.best(0.0)
+    assert weighing.figures([*found.weights().values()])["N@5"] == pytest.approx(most)
+    assert found.classifier == 1 and 0.1 < found.similarity < 0.9 and 0.1 < found.memory < 0.9
+
+
+def alone_weights(part: str) -> tuple[float, ...]:
+    return tuple(alone(part).weights().values())

@@ -13,6 +13,7 @@ from ruamel.yaml.error import YAMLError
 from xcutils.core.errors import UserError
 
 P = TypeVar("P")
+AUTO = "auto"  # a value that a rule decides (rules.py)
 
 
 def value(
@@ -127,7 +128,14 @@ def _convert(given: Any, hint: Any, where: str) -> Any:
             raise UserError(f"{where} is {given!r}; allowed: {', '.join(str(a) for a in args)}.")
         return given
     if origin in (Union, UnionType):
-        return None if given is None else _convert(given, next(a for a in args if a is not type(None)), where)
+        others = [a for a in args if a is not type(None) and get_origin(a) is not Literal]
+        if given is None and type(None) in args or given == AUTO and Literal["auto"] in args:
+            return given
+        try:
+            return _convert(given, others[0], where)
+        except UserError as error:
+            hint = f", or {AUTO}." if Literal["auto"] in args else "."
+            raise UserError(str(error).removesuffix(".") + hint) from None
     if origin is list:
         if not isinstance(given, list):
             raise UserError(f"{where} is {given!r}; it must be a list like [1, 2].")

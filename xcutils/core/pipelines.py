@@ -6,6 +6,7 @@ A new pipeline is a folder with a dvc.yaml and a params.yaml, and a row here. Th
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Literal
 
 from xcutils.core.params import value
 
@@ -14,7 +15,7 @@ from xcutils.core.params import value
 class Top:
     """The values that stand above the sections of params.yaml."""
 
-    K: int = value(low=0)
+    K: int | Literal["auto"] = value(low=0)
     dataset: str
     seed: int = value(low=0, high=2**31 - 1)
 

@@ -84,6 +84,21 @@ def split_test(corpus: Corpus) -> tuple[Corpus, Corpus]:
     return corpus.take(np.flatnonzero(~is_test)), corpus.take(np.flatnonzero(is_test))
 
 
+def known_labels(train: Corpus, test: Corpus, ids: list[str]) -> tuple[Corpus, Corpus, list[str], dict[str, int]]:
+    """Both splits over the labels that have a training doc, in the order of their ids, and what that left out."""
+    used = np.bincount(train.positives.values, minlength=len(ids)) > 0
+    order = sorted(np.flatnonzero(used).tolist(), key=ids.__getitem__)
+    label_to_new = np.full(len(ids), -1, dtype=np.int64)
+    label_to_new[order] = np.arange(len(order))
+    n_unused = int((~used[np.unique(test.positives.values)]).sum())
+    train, known = train.relabelled(label_to_new), test.relabelled(label_to_new)
+    skipped = {
+        "labels_without_training_docs": n_unused,
+        "test_docs_without_known_labels": len(test.ids) - len(known.ids),
+    }
+    return train, known, [ids[code] for code in order], {name: count for name, count in skipped.items() if count}
+
+
 def from_pairs(docs: np.ndarray, labels: np.ndarray, n_docs: int) -> Ragged:
     """N rows int32: the labels of each doc, ascending, each once."""
     width = int(labels.max()) + 1 if len(labels) else 1

@@ -6,6 +6,7 @@
             perhaps test.* and labels.*                       tables.py
     file    .csv, .tsv, .jsonl, .parquet                      tables.py
     folder  a dataset.yaml that says `format: hpo`            hpo.py
+    folder  .git and none of the above, or a bare repository  git_history.py
 
 A row that cannot be used is skipped and noted (skips.py); a file that cannot be trusted is refused with a UserError.
 """
@@ -15,9 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from xcutils.core.errors import UserError
+from xcutils.data.commits import is_repository
 from xcutils.data.corpora import Corpus, Dataset, hash_share, split_validation
 from xcutils.data.descriptions import DESCRIPTION, Description, describe
 from xcutils.data.filters import filter_pairs
+from xcutils.data.git_history import read_git
 from xcutils.data.hpo import package_files, read_hpo
 from xcutils.data.tables import find_parts, form_of, read_tables
 from xcutils.data.xc_json import FILES, read_xc, write_xc
@@ -72,7 +75,8 @@ def _load(path: Path, given: dict | None) -> Dataset:
 
 def _form(folder: Path) -> str:
     """The form that the names of the folder's files show."""
-    forms = [name for name, form in FORMS.items() if form.shows(folder)]
+    shown = [name for name, form in FORMS.items() if form.shows(folder)]
+    forms = [name for name in shown if not FORMS[name].gives_way] or shown
     if len(forms) > 1:
         raise UserError(
             f"{folder} holds a dataset in more than one form ({', '.join(forms)}): take one of them out, or state "
@@ -81,7 +85,7 @@ def _form(folder: Path) -> str:
     if not forms:
         raise UserError(
             f"{folder} holds no dataset: {FILES['train']} is missing, and so are trn_X.txt and train.csv (or .tsv, "
-            ".jsonl, .parquet)."
+            ".jsonl, .parquet); nor is it a git repository."
         )
     return forms[0]
 
@@ -105,12 +109,14 @@ def _any_of(*files: str) -> Callable[[Path], bool]:
 class Form:
     """A form of dataset folders.
 
-    read   (folder, its description) -> the dataset
-    shows  (folder) -> whether the names of its files show this form; never, for a form that `format` must state
+    read       (folder, its description) -> the dataset
+    shows      (folder) -> whether the names of its files show this form; never, for a form that `format` must state
+    gives_way  a folder that shows another form too is of that one
     """
 
     read: Callable[[Path, Description], Dataset]
     shows: Callable[[Path], bool] = lambda folder: False
+    gives_way: bool = False
 
 
 # `format` of a dataset.yaml -> how such a folder is recognised and read.
@@ -122,4 +128,6 @@ FORMS = {
     ),
     "table": Form(_read_table_folder, lambda folder: "train" in find_parts(folder)),
     "hpo": Form(_read_hpo_package),
+    # Many people keep their data in a git repository: that it is one says nothing if there is data.
+    "git": Form(lambda folder, description: read_git(folder, description.name), is_repository, gives_way=True),
 }

@@ -49,6 +49,8 @@ def describe(path: Path, given: dict | None = None) -> Description:
 
 
 def _name(path: Path) -> str:
-    """The folder's name, or the file's up to its first dot."""
+    """The folder's name, or the file's up to its first dot; that of a git repository without its .git."""
     path = Path(path).resolve()
-    return path.name if path.is_dir() else path.name.split(".")[0] or path.name
+    if path.is_dir():
+        return path.name.removesuffix(".git") or path.parent.name
+    return path.name.split(".")[0] or path.name

@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from pathlib import Path
 
-import numpy as np
-
 from xcutils.core.errors import UserError
-from xcutils.data.corpora import Collector, Corpus, Dataset, no_pairs, split_test
+from xcutils.data.corpora import Collector, Corpus, Dataset, known_labels, no_pairs, split_test
 from xcutils.data.delimited import DELIMITERS, records
 from xcutils.data.descriptions import Description
 from xcutils.data.filters import filter_pairs
@@ -76,7 +74,7 @@ def read_tables(parts: dict[str, Path], description: Description) -> Dataset:
     label_ids = list(codes)
     skipped: dict[str, int] = {}
     if is_open:
-        train, test, label_ids, skipped = _known_labels(train, test, label_ids)
+        train, test, label_ids, skipped = known_labels(train, test, label_ids)
     texts = [label_texts.get(id, id) for id in label_ids]
     pairs = {"train": no_pairs(), "test": no_pairs()}
     if description.same_ids and train.keys is None:
@@ -92,21 +90,6 @@ def read_tables(parts: dict[str, Path], description: Description) -> Dataset:
         skipped=skipped | report.reasons,
         report=report,
     )
-
-
-def _known_labels(train: Corpus, test: Corpus, ids: list[str]) -> tuple[Corpus, Corpus, list[str], dict[str, int]]:
-    """Both splits over the labels that have a training doc, in the order of their ids, and what that left out."""
-    used = np.bincount(train.positives.values, minlength=len(ids)) > 0
-    order = sorted(np.flatnonzero(used).tolist(), key=ids.__getitem__)
-    label_to_new = np.full(len(ids), -1, dtype=np.int64)
-    label_to_new[order] = np.arange(len(order))
-    n_unused = int((~used[np.unique(test.positives.values)]).sum())
-    train, known = train.relabelled(label_to_new), test.relabelled(label_to_new)
-    skipped = {
-        "labels_without_training_docs": n_unused,
-        "test_docs_without_known_labels": len(test.ids) - len(known.ids),
-    }
-    return train, known, [ids[code] for code in order], {name: count for name, count in skipped.items() if count}
 
 
 def read_docs(

@@ -15,6 +15,7 @@ from xcutils.model.ngrams import bag_features
 
 LEVELS = 127  # of eight bits, on either side of zero
 FIRST = np.zeros(1, dtype=np.int64)
+PACKED = 1 << 13  # rows packed at once
 TEXTS = 512  # texts encoded at once: their rows stay in the processor's cache
 
 
@@ -37,12 +38,19 @@ class CompactBag:
     @classmethod
     def of(cls, vectors: np.ndarray, weights: np.ndarray, *, vocabulary: int, ngrams: int) -> "CompactBag":
         """The bag with these token and n-gram vectors (V + b, D) and weights (V + b, 1)."""
-        products = np.concatenate([vectors * weights, np.zeros((1, vectors.shape[1]), dtype=np.float32)])
-        is_used = np.abs(products[vocabulary:-1]).max(axis=1, initial=0) > 0
+        parts = [slice(start, start + PACKED) for start in range(0, len(vectors), PACKED)]
+        peaks = np.concatenate([np.abs(vectors[some] * weights[some]).max(axis=1, initial=0) for some in parts])
+        is_used = peaks[vocabulary:] > 0
         places = np.where(is_used, vocabulary + np.cumsum(is_used) - 1, vocabulary + is_used.sum()).astype(np.int32)
-        kept = products[np.concatenate([np.ones(vocabulary, dtype=bool), is_used, [True]])]
-        scales = np.abs(kept).max(axis=1) / LEVELS
-        rows = np.rint(kept / np.where(scales > 0, scales, 1)[:, None]).astype(np.int8)
+        kept = np.concatenate([np.arange(vocabulary), vocabulary + np.flatnonzero(is_used)])
+        scales = np.append(peaks[kept], 0) / np.float32(LEVELS)
+        rows = np.zeros((len(kept) + 1, vectors.shape[1]), dtype=np.int8)  # the last one is zero
+        for start in range(0, len(kept), PACKED):
+            some = kept[start : start + PACKED]
+            steps = scales[start : start + len(some)]
+            rows[start : start + len(some)] = np.rint(
+                vectors[some] * weights[some] / np.where(steps > 0, steps, 1)[:, None]
+            )
         return cls(rows, scales.astype(np.float32), places, vocabulary=vocabulary, ngrams=ngrams)
 
     def embed(self, tokens: Ragged) -> np.ndarray:

@@ -1,24 +1,36 @@
 """One score from four parts: classifier, similarity, memory and propensity, weighted on validation documents.
 
 A shortlist is the union of what the searches found; every part is computed exactly for every pair in it.
+
+The weights make (1 - tail) N@5 + tail PSN@5 as high as they can, but N@5 never lower than GIVEN below that of the best
+part alone. They are looked for without a grid: many are drawn at random, and from the best of them Nelder and Mead's
+method goes on, as far as it helps. A ranking changes in steps, so that there is no gradient to follow.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from itertools import product
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from scipy import sparse
-from scipy.special import expit
+from scipy.optimize import minimize
 
-from xcutils.rank.weights import Fusion
+from xcutils.rank.weights import PARTS, Fusion
+from xcutils.search.metrics import Judged, Truth, goal
 
-# Weights that are tried with 1 for the classifier: every second one in all combinations, then those between.
-GRID = {
-    "similarity": (0.0, 0.1, 0.2, 0.3, 0.4, 0.6, 0.8),
-    "memory": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8),
-    "propensity": (0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04),
-}
+ALONE = ("classifier", "similarity", "memory")  # parts that rank labels by themselves, the first of PARTS
+TOP = 5  # labels of a ranking that count
+DEEP = 30  # labels whose recall tells weights apart that are as good for the first TOP
+PER_PART = 40  # labels of each part that are weighed: those below it are not among the first TOP
+DRAWN = 400  # weightings drawn at random
+PROPENSITY = 0.03  # the mean of the propensity's weight in them
+FROM = 3  # of which the search begins from so many
+TRIES = 60  # weightings that a search looks at, at most
+STEPS = (0.2, 0.2, 0.2, 0.02)  # by which it moves each weight at first
+NEAR = 1e-3  # weights that differ by less are not told apart
+SAME = 0.15  # points of the goal by which weightings are not told apart
+GIVEN = 0.2  # points of N@5 that may be given away, against the best part alone
+FORBIDDEN = 100.0  # what a point of N@5 below that counts, in points of the goal
+CURVE = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)  # values of tail that are shown beside the one that is used
 
 
 @dataclass(frozen=True)
@@ -106,25 +118,157 @@ def rank(rows: np.ndarray, labels: np.ndarray, scores: np.ndarray, count: int, k
     return ids, values
 
 
-def fit_weights(shortlist: Shortlist, judge: Callable[[np.ndarray], float]) -> Fusion:
-    """The weights of the best ranking that a coarse grid, and then a finer search along each weight, find.
+class Weighing:
+    """Weightings of the parts, and the figures of each that was tried, on documents no part was trained on.
 
-    Classifier, similarity and memory alone are tried too: the fusion is never worse than the best of them.
-    judge  ranking (Q, 5) -> how good it is, on documents no part was trained on
+    parts    (M, 4) float64  of the pairs that can be among the first TOP
+    tried    weights in the order of PARTS -> {N@5, PSN@5}
+    drawn    those that were drawn at random
+    least    what N@5 may not fall below
     """
-    table = _Padded(shortlist)
-    judged: dict[Fusion, float] = {}
 
-    def score(fusion: Fusion) -> float:
-        if fusion not in judged:
-            judged[fusion] = judge(table.top(fusion.scores(shortlist.parts), 5))
-        return judged[fusion]
+    def __init__(self, shortlist: Shortlist, truth: Truth):
+        kept = among_first(shortlist, PER_PART)
+        few = Shortlist(shortlist.rows[kept], shortlist.labels[kept], shortlist.parts[kept], shortlist.count)
+        self.parts = few.parts.astype(np.float64)
+        self.table = _Padded(few)
+        self.judge = _Quick(self.table.labels, truth)
+        self.tried: dict[tuple[float, ...], dict[str, float]] = {}
+        self.drawn: list[tuple[float, ...]] = []
+        self.least = max(self.figures(weights)["N@5"] for weights in alone().values()) - GIVEN
 
-    coarse = product(*(grid[::2] for grid in GRID.values()))
-    best = max((Fusion(**dict(zip(GRID, weights))) for weights in coarse), key=score)
-    for part, grid in GRID.items():
-        best = max([best, *(replace(best, **{part: weight}) for weight in grid)], key=score)
-    return max([best, Fusion(classifier=0.0, similarity=1.0), Fusion(classifier=0.0, memory=1.0)], key=score)
+    def figures(self, weights: Sequence[float]) -> dict[str, float]:
+        """N@5 and PSN@5 of the ranking by these weights."""
+        key = tuple(float(weight) for weight in weights)
+        if key not in self.tried:
+            self.tried[key] = self.judge(self.table.best(self.parts @ np.array(key), TOP))
+        return self.tried[key]
+
+    def recall(self, weights: Sequence[float]) -> float:
+        """How many positives are among the first DEEP."""
+        return self.judge.recall(self.table.best(self.parts @ np.array(weights), min(DEEP, self.table.width)))
+
+    def ranking(self, weights: Sequence[float]) -> np.ndarray:
+        """(Q, 5) labels."""
+        return self.table.top(self.parts @ np.array(weights), TOP)
+
+    def value(self, weights: Sequence[float], tail: float) -> float:
+        """The goal, less what is forbidden."""
+        figures = self.figures(weights)
+        return goal(figures, tail) - FORBIDDEN * max(0.0, self.least - figures["N@5"])
+
+    def draw(self) -> None:
+        """Try weightings drawn at random, always the same."""
+        rng = np.random.default_rng(0)
+        mixed = rng.dirichlet(np.ones(len(ALONE)), DRAWN)
+        self.drawn = [scaled(weights) for weights in zip(*mixed.T, rng.exponential(PROPENSITY, DRAWN))]
+        for weights in self.drawn:
+            self.figures(weights)
+
+    def search(self, start: Sequence[float], tail: float) -> None:
+        """Try weights around the start, further and further where it helps."""
+        simplex = np.array([start, *(np.array(start) + np.diag(STEPS))])
+        minimize(
+            lambda weights: -self.value(weights, tail),
+            start,
+            method="Nelder-Mead",
+            bounds=[(0, None)] * len(PARTS),
+            options={"initial_simplex": simplex, "maxfev": TRIES, "xatol": NEAR, "fatol": NEAR},
+        )
+
+    def best(self, tail: float) -> Fusion:
+        """The middle of those drawn that are nearly best; or the best itself, where the middle is not as good.
+
+        Where many are as good, the best weights are so on these documents by chance, and their middle less so. Of those
+        that are as good, the half counts that finds more labels beyond the first TOP, which the goal does not see. Of
+        equal ones the first is the best: a part alone is kept where nothing helps.
+        """
+        values = {tried: self.value(tried, tail) for tried in self.tried}
+        best = max(values, key=lambda tried: values[tried])
+        if best in alone().values():
+            return Fusion.of(best)
+        alike = [drawn for drawn in self.drawn if values[drawn] >= values[best] - SAME]
+        alike = sorted(alike, key=lambda drawn: -self.recall(drawn))[: -(-len(alike) // 2)]
+        middle = scaled(np.mean(alike or [best], axis=0).tolist())
+        chosen = middle if self.value(middle, tail) >= values[best] - SAME else scaled(best)
+        return Fusion.of(chosen)
+
+
+class _Quick:
+    """N@5 and PSN@5 of rankings that are places in a table of labels: no label is looked up twice.
+
+    labels  (Q, width) label of each place, -1 for none
+    """
+
+    def __init__(self, labels: np.ndarray, truth: Truth):
+        right = truth.hits(labels)
+        per_doc = np.diff(truth.positives.indptr)
+        reachable = np.concatenate(([0.0], np.cumsum(DISCOUNTS)))[np.minimum(per_doc, TOP)]
+        self.gain = right / np.maximum(reachable, 1e-12)[:, None]
+        self.weighted = self.gain * np.where(labels >= 0, truth.weights[labels], 0.0)
+        best = truth.best
+        first = best.places < TOP
+        of_best = best.weights[first] * DISCOUNTS[best.places[first]] / reachable[best.docs[first]]
+        self.most = {"N@5": max(1, len(labels)), "PSN@5": max(float(of_best.sum()), 1e-12)}
+
+    def recall(self, places: np.ndarray) -> float:
+        """places  (Q, n) columns of the table"""
+        return float((np.take_along_axis(self.gain, places, axis=1) > 0).sum())
+
+    def __call__(self, places: np.ndarray) -> dict[str, float]:
+        """places  (Q, 5) columns of the table, best first"""
+        gains = {"N@5": self.gain, "PSN@5": self.weighted}
+        sums = {name: (np.take_along_axis(gain, places, axis=1) @ DISCOUNTS).sum() for name, gain in gains.items()}
+        return {name: 100 * float(total) / self.most[name] for name, total in sums.items()}
+
+
+DISCOUNTS = 1 / np.log2(np.arange(2, TOP + 2))
+
+
+def among_first(shortlist: Shortlist, k: int) -> np.ndarray:
+    """(M,) bool: is the pair among the first k of its document by any of the parts that rank by themselves?"""
+    kept = np.zeros(len(shortlist.rows), dtype=bool)
+    first = np.searchsorted(shortlist.rows, np.arange(shortlist.count))
+    for part in range(len(ALONE)):
+        order = np.lexsort((-shortlist.parts[:, part], shortlist.rows))
+        kept[order[np.arange(len(order)) - first[shortlist.rows] < k]] = True
+    return kept
+
+
+def alone() -> dict[str, tuple[float, ...]]:
+    """part -> the weights by which it ranks alone."""
+    return {name: tuple(float(part == name) for part in PARTS) for name in ALONE}
+
+
+def scaled(weights: Sequence[float]) -> tuple[float, ...]:
+    """Weights that rank alike, of which the largest of the parts that rank by themselves is 1."""
+    most = max(weights[: len(ALONE)])
+    return tuple(weight / most for weight in weights) if most else tuple(weights)
+
+
+def fit_weights(weighing: Weighing, tail: float) -> Fusion:
+    """The weights that are best for this `tail`."""
+    weighing.draw()
+    best = sorted(weighing.tried, key=lambda tried: -weighing.value(tried, tail))
+    for start in best[:FROM]:
+        weighing.search(start, tail)
+    return weighing.best(tail)
+
+
+def tail_curve(weighing: Weighing, fitted: Fusion, truth: Truth) -> list[dict[str, float]]:
+    """What each value of `tail` would give on the validation documents: a row per value, with its weights."""
+    for tail in (min(CURVE), max(CURVE)):
+        weighing.search([*fitted.weights().values()], tail)
+    rows = []
+    for tail in CURVE:
+        weights = weighing.best(tail).weights()
+        rows.append({"tail": tail, **shown(weighing, [*weights.values()], truth), **weights})
+    return rows
+
+
+def shown(weighing: Weighing, weights: Sequence[float], truth: Truth) -> dict[str, float]:
+    """The figures at 1, 3 and 5 of the ranking by these weights."""
+    return Judged(weighing.ranking(weights), truth).figures(recall_ks=())
 
 
 class _Padded:
@@ -134,11 +278,16 @@ class _Padded:
         first = np.searchsorted(shortlist.rows, np.arange(shortlist.count))
         self.place = shortlist.rows, np.arange(len(shortlist.rows)) - first[shortlist.rows]
         width = max(5, int(self.place[1].max(initial=-1)) + 1)
+        self.width = width
         self.labels = np.full((shortlist.count, width), -1, dtype=np.int64)
         self.labels[self.place] = shortlist.labels
 
     def top(self, scores: np.ndarray, k: int) -> np.ndarray:
         """(Q, k) labels of the highest scores (M,), best first, ties by label."""
+        return np.take_along_axis(self.labels, self.best(scores, k), axis=1)
+
+    def best(self, scores: np.ndarray, k: int) -> np.ndarray:
+        """(Q, k) the columns where these labels stand."""
         lowest = np.full(self.labels.shape, np.inf)
         lowest[self.place] = -scores
         bound = np.partition(lowest, k - 1, axis=1)[:, k - 1, None]
@@ -146,35 +295,4 @@ class _Padded:
         kept = better | (tied & (np.cumsum(tied, axis=1) <= k - better.sum(axis=1, keepdims=True)))
         columns = np.nonzero(kept)[1].reshape(-1, k)
         order = np.argsort(np.take_along_axis(lowest, columns, axis=1), axis=1, kind="stable")
-        return np.take_along_axis(self.labels, np.take_along_axis(columns, order, axis=1), axis=1)
-
-
-def calibrate(fusion: Fusion, shortlist: Shortlist, truth: np.ndarray) -> Fusion:
-    """The fusion with a logistic curve fitted to the pairs' truth (Platt), which turns a score into a probability.
-
-    truth  (M,) bool  whether the pair is a positive
-    """
-    scores = fusion.scores(shortlist.parts)
-    slope, offset = 1.0, 0.0
-    centre, spread = scores.mean(), scores.std() + 1e-12
-    x = (scores - centre) / spread
-
-    def loss(slope: float, offset: float) -> float:
-        z = slope * x + offset
-        return float((np.logaddexp(0, z) - truth * z).sum())
-
-    for _ in range(50):  # Newton's method on two parameters
-        p = expit(slope * x + offset)
-        w = np.maximum(p * (1 - p), 1e-9)
-        gradient = np.array([((truth - p) * x).sum(), (truth - p).sum()])
-        hessian = np.array([[(w * x * x).sum(), (w * x).sum()], [(w * x).sum(), w.sum()]]) + 1e-6 * np.eye(2)
-        change = np.linalg.solve(hessian, gradient)
-        while np.abs(change).max() >= 1e-10 and loss(slope + change[0], offset + change[1]) > loss(slope, offset):
-            change /= 2  # where scores are skewed, full steps may overshoot further and further
-        slope, offset = slope + change[0], offset + change[1]
-        if np.abs(change).max() < 1e-10:
-            break
-    if slope < 1e-3:  # a higher score must not be less probable: all pairs get about the same probability
-        share = np.clip(truth.mean(), 1e-9, 1 - 1e-9)
-        slope, offset = 1e-3, np.log(share / (1 - share))
-    return Fusion(**{**fusion.as_dict(), "slope": slope / spread, "offset": offset - slope * centre / spread})
+        return np.take_along_axis(columns, order, axis=1)

@@ -1,6 +1,6 @@
 """What the stages `index` and `score` share: splits, the fitted fusion, rankings of test documents, their metrics."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,20 +13,25 @@ from xcutils.core.params import value
 from xcutils.core.ragged import Ragged, to_strings
 from xcutils.model.costs import Network
 from xcutils.rank import bm25
-from xcutils.rank.fusion import Shortlist, calibrate, entries, fit_weights
+from xcutils.rank.calibration import Cutoffs, fit_curve, reliability
+from xcutils.rank.fusion import Shortlist, Weighing, alone, entries, fit_weights, shown, tail_curve
 from xcutils.rank.predictor import Found, Predictor
 from xcutils.rank.served import Model
 from xcutils.rank.weights import Fusion
 from xcutils.search.exact import SCORES, exact
 from xcutils.search.index import Index
 from xcutils.search.indexes import INDEXES
-from xcutils.search.metrics import Judged, Truth, frequency_bins, goal, most_per_row, pair_matrix, without
+from xcutils.search.metrics import Judged, Truth, frequency_bins, most_per_row, pair_matrix, without
 from xcutils.search.plain import Exact
 from xcutils.search.searcher import recall
 
 DEPTH = 100  # labels ranked per document: R@100 needs them
+PRODUCTS = 500_000_000  # test documents times labels that the rows of single phases are measured on, at most
+LEAST = 1000  # test documents that they are measured on nevertheless
 ENCODED = 1024  # test documents that an encoder of its own row encodes at once
 COMPARED = 1000  # documents on which the searches of the model are compared with exact ones
+CHOSEN_BY = ("P@1", "P@5", "N@5", "PSP@5", "PSN@5")  # metrics that are shown of the validation documents
+SHOWN = 10  # labels of each document whose probabilities are compared with what is right
 LOST = ("P@1", "P@5", "PSP@5", "N@5", "R@100")  # metrics by which they are compared
 BINS = ("head", "torso", "tail")
 
@@ -43,8 +48,13 @@ class ScoreParams:
     sample: int = value(low=1)
 
     def settings(self) -> dict:
-        """The parameters that the model depends on."""
+        """The parameters that the model depends on, and no test document."""
         return {name: v for name, v in asdict(self).items() if name != "sample"}
+
+
+def sampled(most: int, test: int, labels: int) -> int:
+    """How many of the test documents the rows of single phases are measured on: each is compared with every label."""
+    return min(test, most, max(LEAST, PRODUCTS // max(1, labels)))
 
 
 @dataclass(frozen=True)
@@ -81,24 +91,50 @@ def drop_excluded(shortlist: Shortlist, excluded: sparse.csr_matrix) -> Shortlis
     return Shortlist(shortlist.rows[kept], shortlist.labels[kept], shortlist.parts[kept], shortlist.count)
 
 
-def fit_fusion(predictor: Predictor, split: Split, inverse: np.ndarray, p: ScoreParams) -> Fusion:
-    """The fusion that ranks the validation documents best, calibrated on them."""
+@dataclass(frozen=True)
+class Fitted:
+    """A fusion, and what it was chosen by.
+
+    curve    a row per value of score.tail: what it gives on the validation documents
+    cutoffs  precision and recall by threshold
+    figures  of the fusion and of each part alone, on the validation documents
+    """
+
+    fusion: Fusion
+    curve: list[dict[str, float]]
+    cutoffs: Cutoffs
+    figures: dict[str, dict[str, float]]
+
+    def save(self, folder: Path) -> None:
+        artifacts.save_json(folder, "fusion.json", self.fusion.as_dict())
+        artifacts.save_json(folder, "cutoffs.json", asdict(self.cutoffs))
+        artifacts.save_json(folder, "validation.json", {name: rounded(row) for name, row in self.figures.items()})
+        artifacts.save_rows(folder, "tail.csv", [rounded(row) for row in self.curve])
+
+
+def fit_fusion(predictor: Predictor, split: Split, inverse: np.ndarray, p: ScoreParams) -> Fitted:
+    """The fusion that ranks the validation documents best, with probabilities and cut-offs as they are there."""
     truth = Truth(split.truth, inverse)
-
-    def judge(ranking: np.ndarray) -> float:
-        return goal(Judged(ranking, truth).figures(), p.tail)
-
     shortlist = drop_excluded(predictor.shortlist(predictor.embed(split.tokens), p.shortlist), split.excluded)
+    weighing = Weighing(shortlist, truth)
+    fusion = fit_weights(weighing, p.tail)
     is_right = entries(split.truth, shortlist.rows, shortlist.labels) > 0
-    return calibrate(fit_weights(shortlist, judge), shortlist, is_right)
+    scores = fusion.scores(shortlist.parts)
+    fusion = replace(fusion, curve=fit_curve(scores, is_right))
+    cutoffs = Cutoffs.of(fusion.probabilities(scores), is_right, int(truth.positives.nnz))
+    rows = alone() | {"fused": tuple(fusion.weights().values())}
+    figures = {name: shown(weighing, weights, truth) for name, weights in rows.items()}
+    return Fitted(fusion, tail_curve(weighing, fusion, truth), cutoffs, figures)
 
 
-def fuse(predictor: Predictor, train: Path, inverse: np.ndarray, p: ScoreParams) -> Fusion:
+def fuse(predictor: Predictor, train: Path, inverse: np.ndarray, p: ScoreParams) -> Fitted:
     """The fusion of a predictor that has not seen the validation documents of `train`, fitted on them."""
     held_out = np.flatnonzero(artifacts.load_array(train, "is_validation"))[: p.fusion_docs]
-    fusion = fit_fusion(predictor, load_split(train, len(inverse), held_out), inverse, p)
-    say("fusion: " + ", ".join(f"{name} {v:.3g}" for name, v in fusion.as_dict().items()))
-    return fusion
+    fitted = fit_fusion(predictor, load_split(train, len(inverse), held_out), inverse, p)
+    say("fusion: " + ", ".join(f"{name} {v:.3g}" for name, v in fitted.fusion.weights().items()))
+    for name, figures in fitted.figures.items():
+        say(f"  {name}: " + ", ".join(f"{metric} {figures[metric]:.2f}" for metric in CHOSEN_BY))
+    return fitted
 
 
 def search_width(excluded: sparse.csr_matrix) -> int:
@@ -115,9 +151,10 @@ def part_rankings(predictor: Predictor, split: Split, queries: np.ndarray) -> di
     return {name: without(ids, split.excluded)[:, :DEPTH] for name, (ids, _) in found.items()}
 
 
-def fused_ranking(model: Model, split: Split) -> np.ndarray:
-    """(Q, DEPTH): the labels that the model gives the split's documents."""
-    return model.rank(model.embed(split.tokens), DEPTH, rows_of(split.excluded))[0]
+def fused_ranking(model: Model, split: Split) -> Found:
+    """(labels (Q, DEPTH), probabilities (Q, DEPTH)) that the model gives the split's documents."""
+    ids, scores = model.rank(model.embed(split.tokens), DEPTH, rows_of(split.excluded))
+    return ids, model.fusion.probabilities(scores)
 
 
 def rows_of(matrix: sparse.csr_matrix) -> Ragged:
@@ -161,6 +198,11 @@ def approximation(model: Model, split: Split, inverse: np.ndarray) -> dict[str, 
     return figures | {f"lost {name}": could[name] - got[name] for name in LOST}
 
 
+def load_cutoffs(index: Path) -> Cutoffs:
+    """The cut-offs of a model."""
+    return Cutoffs(**artifacts.load_json(index, "cutoffs.json"))
+
+
 def rounded(figures: dict[str, float]) -> dict[str, float]:
     return {name: round(float(v), 4) for name, v in figures.items()}
 
@@ -201,13 +243,15 @@ class Result:
     """The results of a score stage on the test documents.
 
     parts   row of metrics.json -> (q, DEPTH), of the sample
-    fused   (Q, DEPTH) of all test documents
+    fused   (labels, probabilities), both (Q, DEPTH), of all test documents
     search  figures of the model's searches
+    cutoffs those of the model
     """
 
     parts: dict[str, np.ndarray]
-    fused: np.ndarray
+    fused: Found
     search: dict[str, float]
+    cutoffs: Cutoffs
     sample: Split
     test: Split
     inverse: np.ndarray
@@ -220,15 +264,34 @@ class Result:
         """
         truth = Truth(self.sample.truth, self.inverse)
         judged = {name: Judged(ranking, truth) for name, ranking in self.parts.items()}
-        judged["fused"] = Judged(self.fused, Truth(self.test.truth, self.inverse))
+        judged["fused"] = Judged(self.fused[0], Truth(self.test.truth, self.inverse))
         report: dict = {name: rounded(one.figures()) for name, one in judged.items()}
         report["index"] = rounded(self.search)
-        report["docs"] = {"fused": len(self.fused), "other rows": len(self.sample.tokens)}
+        bins_of, report["probabilities"] = self.probabilities(judged["fused"].is_hit)
+        report["docs"] = {"fused": len(self.fused[0]), "other rows": len(self.sample.tokens)}
         bins = frequency_bins(np.asarray(artifacts.load_array(labels, "frequency")), len(BINS))
         with artifacts.writing(out, name="score", params=asdict(p), inputs=read) as folder:
             artifacts.save_rows(folder, "bins.csv", bin_rows(judged, bins))
             artifacts.save_rows(folder, "labels.csv", label_rows(judged["fused"], bins, labels))
+            artifacts.save_rows(folder, "reliability.csv", bins_of)
         artifacts.replace_json(metrics, report)
+
+    def probabilities(self, is_hit: np.ndarray) -> tuple[list[dict], dict[str, float]]:
+        """(rows of reliability.csv, figures): are the probabilities right, and what does the cut-off for F1 give?
+
+        is_hit  (Q, DEPTH) which of the ranked labels are right
+        """
+        first = self.fused[0][:, :SHOWN] >= 0
+        rows, error = reliability(self.fused[1][:, :SHOWN][first], is_hit[:, :SHOWN][first])
+        figures = {"calibration error": error}
+        if self.cutoffs.thresholds:
+            threshold = self.cutoffs.thresholds[self.cutoffs.best()]
+            given = (self.fused[1] >= threshold) & (self.fused[0] >= 0)
+            right = int((given & is_hit).sum())
+            precision, recalled = right / max(1, int(given.sum())), right / max(1, int(self.test.truth.nnz))
+            figures |= {"threshold": 100 * threshold, "precision": 100 * precision, "recall": 100 * recalled}
+            figures["F1"] = 200 * precision * recalled / max(1e-12, precision + recalled)
+        return rows, rounded(figures)
 
 
 def fusion_cost(s: Sizes, params: dict, host: Host, dim: int) -> tuple[list[list[Part]], float]:
@@ -264,7 +327,7 @@ def cost(
     p, index = params["score"], params["index"]
     labels = FLOAT * s.labels * net.dim
     all_docs = FLOAT * s.docs * net.dim
-    sample = min(s.test, p["sample"])
+    sample = sampled(p["sample"], s.test, s.labels)
     compared = min(s.test, COMPARED)
     kind = INDEXES[index["search"]]
     kept = [
