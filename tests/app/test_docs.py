@@ -243,7 +243,7 @@ def printed(*command: str) -> list[str]:
 def test_the_readme_shows_what_a_run_prints():
     block = next(block for block in blocks(README) if "P@1" in block)
     table = printed("table")
-    assert len(table) == len(MODULAR.rows) + 5
+    assert len(table) == len(MODULAR.rows) + 6
     assert block.startswith("\n".join(table) + "\n")
     assert block.endswith("\n".join(printed("next")) + "\n")
     examples = re.search(r"^EXAMPLES := (.+)$", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
