@@ -156,7 +156,7 @@ def test_predictions_are_what_was_scored(tiny_run, unidec_run, pipeline):
     assert [[label["id"] for label in answer.labels] for answer in answers] == [[*map(label_id, row)] for row in ids]
     found = [[label["score"] for label in answer.labels] for answer in answers]
     np.testing.assert_allclose(found, scores, atol=1e-5)
-    ranking = fused_ranking(load(made / "index"), test)
+    ranking = fused_ranking(load(made / "index"), test)[0]
     figures = json.loads((run / pipeline.metrics).read_text())["fused"]
     inverse = inverse_propensities(data / "prepare" / "train", data / "prepare" / "labels")
     assert evaluate(ranking, test.truth, inverse) == pytest.approx(figures, abs=1e-3)
@@ -331,7 +331,7 @@ def test_an_export_never_overwrites(tiny_run, tmp_path):
 
 def assert_table(printed: str, report: dict, titles: dict[str, str]) -> None:
     """A line for each of the rows, and what the index finds."""
-    header, *lines, empty, first, second, third = printed.splitlines()
+    header, *lines, empty, first, second, third, fourth = printed.splitlines()
     assert header.split() == list(COLUMNS) and empty == ""
     for line, (row, title) in zip(lines, titles.items(), strict=True):
         assert line.startswith(title)
@@ -341,6 +341,32 @@ def assert_table(printed: str, report: dict, titles: dict[str, str]) -> None:
     for name, figure in report["index"].items():
         line, digits = (second, 1) if "recall" in name else (third, 2)
         assert f"{name.removeprefix('recall').removeprefix('lost ')} {figure:.{digits}f}" in line
+    said = report["probabilities"]
+    assert f"off by {said['calibration error']:.1f}" in fourth and f"F1 {said['F1']:.1f}" in fourth
+
+
+def test_labels_below_a_cut_off_are_left_out(xc, tiny_run):
+    whole = json.loads(xc("predict", "--json", "-k", "40", "small red box"))["labels"]
+    middle = (whole[2]["score"] + whole[3]["score"]) / 2
+    cut = json.loads(xc("predict", "--json", "-k", "40", "--threshold", str(middle), "small red box"))["labels"]
+    assert cut == [label for label in whole if label["score"] >= middle]
+    cutoffs = load_system(tiny_run / "data", MODULAR).cutoffs
+    best = cutoffs.thresholds[cutoffs.best()]
+    for words, least in ((["--threshold", "f1"], best), (["--precision", "0.01"], cutoffs.at(0.01))):
+        found = json.loads(xc("predict", "--json", "-k", "40", *words, "small red box"))["labels"]
+        assert found == [label for label in whole if label["score"] >= round(least, 6)]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--threshold", "2"], "--threshold is '2'; it must be a probability from 0 to 1, or f1"),
+        (["--threshold", "high"], "--threshold is 'high'"),
+        (["--threshold", "0.5", "--precision", "0.5"], "give one of them"),
+    ],
+)
+def test_a_cut_off_that_makes_no_sense_is_a_sentence(words, said, tiny_run):
+    assert_refused(invoke(tiny_run, main, ["predict", *words, "small red box"]), said)
 
 
 def test_the_table_shows_the_metrics_of_every_row(xc, tiny_run):

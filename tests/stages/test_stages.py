@@ -107,7 +107,7 @@ def load_csv(file: Path) -> list[dict]:
 
 def assert_sound(metrics: dict) -> None:
     """All rows and keys, every figure a percentage."""
-    assert list(metrics) == [*ROWS, "index", "docs"]
+    assert list(metrics) == [*ROWS, "index", "probabilities", "docs"]
     assert list(metrics["index"]) == SEARCHES
     assert all(list(metrics[row]) == KEYS for row in ROWS)
     figures = np.array([value for row in ROWS for value in metrics[row].values()])
@@ -373,7 +373,7 @@ def test_excluded_pairs_never_appear_though_they_would_be_found(tiny_run, data):
     rankings = searched | part_rankings(predictor, test, predictor.embed(test.tokens))
     rankings.pop("similarity")  # no row of its own: M1's encoder searched exactly is
     model = load(data / "index")
-    rankings["fused"] = fused_ranking(model, test)
+    rankings["fused"] = fused_ranking(model, test)[0]
     assert sorted(rankings) == sorted(ROWS)
     unfiltered, _ = model.predict(test.tokens, L)
     docs, labels = test.excluded.nonzero()

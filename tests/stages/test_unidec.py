@@ -499,7 +499,7 @@ def load_metrics(folder: Path) -> dict:
 
 
 def assert_sound(metrics: dict, rows: list[str]) -> None:
-    assert sorted(metrics) == sorted([*rows, "index", "docs"])
+    assert sorted(metrics) == sorted([*rows, "index", "probabilities", "docs"])
     assert [name.split()[-1] for name in metrics["index"] if name.startswith("recall")] == ["labels", "docs"]
     assert all(list(metrics[row]) == KEYS for row in rows)
     figures = np.array([value for row in rows for value in metrics[row].values()])
