@@ -1,8 +1,8 @@
 """What `auto` in a parameter file stands for: a value that follows the numbers of the prepared data.
 
-A rule is no search: it is made once, on validation documents of several datasets (docs/parameters.md), and a number in
-the parameter file stands above it. The data and this file are dependencies of every stage that asks, so that DVC runs a
-stage again when its rule may decide otherwise.
+A rule is no search: it is stated in docs/parameters.md, and a number in the parameter file stands above it. The data
+and this file are dependencies of every stage that asks, so that DVC runs a stage again when its rule may decide
+otherwise.
 """
 
 from collections.abc import Callable
