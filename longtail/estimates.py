@@ -14,9 +14,8 @@ from stages import parameters
 from xcutils.core import runtime
 from xcutils.core.costs import Estimate, Host, Sizes, duration, gigabytes, this_host
 from xcutils.core.errors import UserError
-from xcutils.core.params import AUTO
 from xcutils.core.pipelines import MODULAR, PIPELINES, Pipeline
-from xcutils.core.rules import RULES, reason
+from xcutils.core.rules import reasons
 
 
 def stage_module(pipeline: Pipeline, stage: str) -> ModuleType:
@@ -54,7 +53,7 @@ def report(pipeline: Pipeline, path: Path | None, like: str | None, changes: Seq
     found = with_dims(sizes.scaled(found, first, **numbers), pipeline, params, first)
     host = this_host()
     yield sizes.describe_sizes(name, found)
-    yield from (reason(rule, found) for rule in RULES if params.get(rule) == AUTO)
+    yield from reasons(params, found)
     yield from table(estimates(found, pipeline, params, host), host)
     if device.type != "cpu":
         yield f"All this is of a run on the CPU; on {device} a stage that works there is not refused."

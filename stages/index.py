@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 import click
 import numpy as np
@@ -22,6 +23,7 @@ from xcutils.core.costs import FLOAT, INTERPRETER, Estimate, Host, Part, Sizes
 from xcutils.core.folds import last_fit
 from xcutils.core.params import value
 from xcutils.core.ragged import Ragged
+from xcutils.core.rules import followed, settled
 from xcutils.core.scratch import Scratch
 from xcutils.model.encoders import load_encoder, network
 from xcutils.model.unified import unified_network
@@ -45,19 +47,20 @@ DOCS = 64
 @dataclass(frozen=True, kw_only=True)
 class Params:
     search: str = value(among=INDEXES)
-    m: int = value(low=2, high=1024)
-    ef_construction: int = value(low=1)
+    m: int | Literal["auto"] = value(low=2, high=1024)
+    ef_construction: int | Literal["auto"] = value(low=1)
     recall: float = value(above=0, high=1)
     block: int = value(low=1000)
     threads: int = value(low=1)
 
     def building(self, seed: int) -> Building:
-        return Building(self.m, self.ef_construction, self.block, self.threads, seed)
+        """The parameters must be settled."""
+        return Building(int(self.m), int(self.ef_construction), self.block, self.threads, seed)
 
 
 def cost(s: Sizes, params: dict, host: Host) -> Estimate:
     """The fusion's searches, then two graphs at a time, each with its own vectors."""
-    p = params["index"]
+    p = settled("index", params["index"], s)
     kind = INDEXES[p["search"]]
     count = s.labels + s.docs
     net = network(params["encoder"], "encoder") if "encoder" in params else unified_network(params["train"])
@@ -136,7 +139,9 @@ def main(train: Path, labels: Path, tokenizer: Path, stages: tuple[Path, ...], o
     artifacts.check_together(*inputs)
     fit = last_fit(artifacts.load_json(train, "meta.json")["refit"])
     vectors = vectors_of(stages, fit)
-    costs.announce(cost, costs.sizes_of(train, labels, dim=vectors["docs"].shape[1]), settings.values)
+    sizes = costs.sizes_of(train, labels, dim=vectors["docs"].shape[1])
+    costs.announce(cost, sizes, settings.values)
+    p = followed("index", p, sizes)
     inverse = inverse_propensities(train, labels)
     params = asdict(p) | {"seed": seed, "score": score.settings()}
 

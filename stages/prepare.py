@@ -26,6 +26,7 @@ from xcutils.core.params import value
 from xcutils.core.ragged import Ragged, concatenate, from_strings
 from xcutils.data.corpora import Corpus, Dataset, split_validation
 from xcutils.data.datasets import load_dataset
+from xcutils.data.filters import as_in_test
 from xcutils.data.skips import REPORT
 from xcutils.data.summaries import check_trainable, frequencies, statistics, table
 from xcutils.model.checkpoints import checkpoint_folder, weight_files
@@ -144,6 +145,7 @@ def main(dataset: Path, out: Path) -> None:
     data.report.refuse_above(p.bad_rows)
     is_validation = split_validation(data.train.identity, p.validation)
     check_trainable(data, is_validation)
+    data = replace(data, train_filter=as_in_test(data, is_validation))
     texts = {"train": data.train.texts, "test": data.test.texts, "labels": data.label_texts}
     tokens = Tokens(**{name: encode(tokenizer, part, p.max_tokens, name) for name, part in texts.items()})
     tokens = replace(tokens, labels=fill_empty(tokens.labels, tokenizer))

@@ -113,7 +113,7 @@ def main(prepare, embed, encoder, augment, classifier, index, metrics, out) -> N
     result = Result(
         rankings | parts,
         fused_ranking(model, test),
-        approximation(model, test, inverse),
+        approximation(model, sample, inverse),
         load_cutoffs(index),
         sample,
         test,

@@ -62,8 +62,8 @@ DEFAULTS_THEN: dict[str, dict[Any, Any]] = {
     "cluster.space": {"labels": "pretrained"},
     "embed.model": {"untrained": "sentence-transformers/all-MiniLM-L6-v2"},
     "classifier.labels": {"auto": "all"},
-    "index.m": {12: 24},
-    "index.ef_construction": {128: 150},
+    "index.m": {"auto": 24},
+    "index.ef_construction": {"auto": 150},
 }
 
 

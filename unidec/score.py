@@ -63,7 +63,7 @@ def main(prepare: Path, train: Path, index: Path, metrics: Path, out: Path, file
     rankings = {ROWS.get(name, name): ranking for name, ranking in parts.items()}
     del predictor
     model = load(index)
-    lost, cutoffs = approximation(model, test, inverse), load_cutoffs(index)
+    lost, cutoffs = approximation(model, sample, inverse), load_cutoffs(index)
     result = Result(rankings, fused_ranking(model, test), lost, cutoffs, sample, test, inverse)
     result.save(metrics, out, p, read, labels)
 

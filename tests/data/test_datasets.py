@@ -25,6 +25,7 @@ from xcutils.data.datasets import (
     split_validation,
     write_xc,
 )
+from xcutils.data.filters import as_in_test
 
 HPO = Path(__file__).parents[2] / "data" / "raw" / "hpo"
 LABELS = [{"uid": f"L{n}", "title": f"label {n}"} for n in range(3)]
@@ -205,6 +206,34 @@ def test_filter_pairs_as_the_definition_says(data):
     for split in ("train", "test"):
         assert [tuple(pair) for pair in made[split].tolist()] == expected[split]
         assert made[split].shape[1:] == (2,) and made[split].dtype == np.int64
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.data())
+def test_validation_docs_are_filtered_as_if_they_were_for_test(data):
+    ids = st.lists(st.sampled_from("ABCDE"), max_size=6)
+    label_ids, train_ids = data.draw(ids.filter(bool)), data.draw(ids)
+    label = st.sets(st.integers(0, len(label_ids) - 1)).map(sorted)
+    rows = data.draw(st.lists(label, min_size=len(train_ids), max_size=len(train_ids)))
+    chosen = np.array(data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))), dtype=bool)
+    train = Corpus(train_ids, train_ids, from_rows(rows, np.int32))
+    own = filter_pairs(train, ["A"], label_ids)
+    test = Corpus(["A"], ["A"], from_rows([[0]], np.int32))
+    made = as_in_test(Dataset("", train, test, label_ids, label_ids, own["train"], own["test"]), chosen)
+    held_out = np.flatnonzero(chosen)
+    fitted = train.take(np.flatnonzero(~chosen))
+    theirs = filter_by_hand(fitted, [train_ids[row] for row in held_out], label_ids)["test"]
+    expected = {tuple(pair) for pair in own["train"].tolist()} | {(int(held_out[row]), label) for row, label in theirs}
+    assert [tuple(pair) for pair in made.tolist()] == sorted(expected) and made.dtype == np.int64
+
+
+def test_validation_docs_keep_reciprocal_pairs_where_test_docs_do(make):
+    labels = [{"uid": uid, "title": uid} for uid in "AB"]
+    train = docs(("A", [1]), ("B", [0]))
+    for name, text, pairs in (("kept", "", [[0, 0], [1, 1]]), ("not", "0 0\n0 1\n", [[0, 0], [0, 1], [1, 1]])):
+        files = {"name": name, "filter_labels_test__txt": text}
+        data = load_dataset(make(train=train, test=docs(("A", [1])), labels=labels, **files))
+        assert as_in_test(data, np.array([True, False])).tolist() == pairs
 
 
 @pytest.mark.parametrize("spelling", ["filter_labels_test__txt", "tst_filter_labels__txt"])

@@ -6,11 +6,21 @@ otherwise.
 """
 
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from math import log2
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from xcutils.core.console import say
 from xcutils.core.costs import Sizes
 from xcutils.core.params import AUTO
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+P = TypeVar("P", bound="DataclassInstance")
+
+
+MANY = 50_000  # vectors of a graph
 
 
 def shared_vectors(s: Sizes) -> tuple[int, str]:
@@ -18,13 +28,61 @@ def shared_vectors(s: Sizes) -> tuple[int, str]:
     return power_of_two(s.labels / 3), f"a third of {s.labels:,} labels, as a power of two"
 
 
+def links(s: Sizes) -> tuple[int, str]:
+    """Graphs over many vectors need more links to find as much by looking at as few of them."""
+    return (16, _many(s)) if _is_many(s) else (12, _few(s))
+
+
+def looked_at(s: Sizes) -> tuple[int, str]:
+    """And links that are chosen with more care."""
+    return (200, _many(s)) if _is_many(s) else (128, _few(s))
+
+
+def _is_many(s: Sizes) -> bool:
+    return max(s.docs, s.labels) > MANY
+
+
+def _many(s: Sizes) -> str:
+    return f"a graph of {max(s.docs, s.labels):,.0f} vectors, above {MANY:,}"
+
+
+def _few(s: Sizes) -> str:
+    return f"no graph has more than {MANY:,} vectors"
+
+
 # Parameter -> its rule: sizes in, the value and why out.
-RULES: dict[str, Callable[[Sizes], tuple[Any, str]]] = {"K": shared_vectors}
+RULES: dict[str, Callable[[Sizes], tuple[Any, str]]] = {
+    "K": shared_vectors,
+    "index.m": links,
+    "index.ef_construction": looked_at,
+}
 
 
 def decide(name: str, given: Any, sizes: Sizes) -> Any:
     """The value of the parameter: what is given, or what its rule says."""
     return RULES[name](sizes)[0] if given == AUTO else given
+
+
+def settled(section: str, values: dict[str, Any], sizes: Sizes) -> dict[str, Any]:
+    """The values of a section, with what its rules say in place of `auto`."""
+    named = {key: f"{section}.{key}" for key in values}
+    return {key: decide(named[key], v, sizes) if named[key] in RULES else v for key, v in values.items()}
+
+
+def followed(section: str, p: P, sizes: Sizes) -> P:
+    """The parameters of a section with what its rules say in place of `auto`; each rule that decides says so."""
+    for line in reasons({section: asdict(p)}, sizes):
+        say(line)
+    return replace(p, **settled(section, asdict(p), sizes))
+
+
+def reasons(params: dict[str, Any], sizes: Sizes) -> list[str]:
+    """A line for each rule that decides for these parameters, which may be of one section: {section: its values}."""
+    found = {
+        **{name: v for name, v in params.items() if not isinstance(v, dict)},
+        **{f"{name}.{key}": v for name, part in params.items() if isinstance(part, dict) for key, v in part.items()},
+    }
+    return [reason(name, sizes) for name in RULES if found.get(name) == AUTO]
 
 
 def reason(name: str, sizes: Sizes) -> str:

@@ -9,7 +9,7 @@ from scipy import sparse
 
 from xcutils.core.errors import UserError
 from xcutils.core.ragged import Ragged, starts
-from xcutils.data.corpora import Corpus
+from xcutils.data.corpora import Corpus, Dataset
 from xcutils.data.lines import cut_off, lines, short
 from xcutils.data.skips import Skips
 
@@ -87,6 +87,28 @@ def filter_pairs(train: Corpus, test_ids: Sequence[str], label_ids: Sequence[str
     names_test_doc = test_self @ train.positives.take(rows).csr(len(label_ids)).T.tocsr()
     reciprocal = names_test_doc @ train_self[rows]
     return {"train": _nonzeros(train_self), "test": _nonzeros(test_self + reciprocal)}
+
+
+def as_in_test(data: Dataset, is_validation: np.ndarray) -> np.ndarray:
+    """(F, 2) int64: the pairs of training docs, with those that the validation docs would have if they were for test.
+
+    Choices that are made on validation docs are then made on the task that test docs pose. Where the test docs keep
+    their reciprocal pairs, validation docs do too.
+    """
+    found = filter_pairs(data.train, data.test.ids, data.label_ids)["test"]
+    width = max(1, len(data.label_ids))
+    if not np.isin(_keys(found, width), _keys(data.test_filter, width)).all():
+        return data.train_filter
+    fitted, held_out = np.flatnonzero(~is_validation), np.flatnonzero(is_validation)
+    ids = [data.train.ids[row] for row in held_out]
+    pairs = filter_pairs(data.train.take(fitted), ids, data.label_ids)["test"]
+    pairs = np.stack([held_out[pairs[:, 0]], pairs[:, 1]], axis=1)
+    return _unique_pairs(np.concatenate([data.train_filter, pairs]))
+
+
+def _keys(pairs: np.ndarray, width: int) -> np.ndarray:
+    """(F,) int64: a number for each pair, width  above every label."""
+    return pairs[:, 0] * width + pairs[:, 1]
 
 
 def _indicator(codes: np.ndarray, n_codes: int) -> sparse.csr_matrix:

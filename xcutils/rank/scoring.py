@@ -11,6 +11,7 @@ from xcutils.core.console import say
 from xcutils.core.costs import FLOAT, INT, INTERPRETER, LONG, Estimate, Host, Part, Sizes, fullest
 from xcutils.core.params import value
 from xcutils.core.ragged import Ragged, to_strings
+from xcutils.core.rules import settled
 from xcutils.model.costs import Network
 from xcutils.rank import bm25
 from xcutils.rank.calibration import Cutoffs, fit_curve, reliability
@@ -29,7 +30,6 @@ DEPTH = 100  # labels ranked per document: R@100 needs them
 PRODUCTS = 500_000_000  # test documents times labels that the rows of single phases are measured on, at most
 LEAST = 1000  # test documents that they are measured on nevertheless
 ENCODED = 1024  # test documents that an encoder of its own row encodes at once
-COMPARED = 1000  # documents on which the searches of the model are compared with exact ones
 CHOSEN_BY = ("P@1", "P@5", "N@5", "PSP@5", "PSN@5")  # metrics that are shown of the validation documents
 SHOWN = 10  # labels of each document whose probabilities are compared with what is right
 LOST = ("P@1", "P@5", "PSP@5", "N@5", "R@100")  # metrics by which they are compared
@@ -178,7 +178,6 @@ class Exhaustive(Exact):
 
 def approximation(model: Model, split: Split, inverse: np.ndarray) -> dict[str, float]:
     """Recall of the model's searches, and how much higher the metrics would be if they were exact, in points."""
-    split = split.sample(COMPARED)
     queries = model.embed(split.tokens)
     asked, truth, excluded = model.settings.as_asked(queries), Truth(split.truth, inverse), rows_of(split.excluded)
     exact_labels = Exhaustive(model.labels, model.n_labels)
@@ -324,11 +323,10 @@ def cost(
     lexical     whether BM25 has a row
     rows        how many rankings are kept
     """
-    p, index = params["score"], params["index"]
+    p, index = params["score"], settled("index", params["index"], s)
     labels = FLOAT * s.labels * net.dim
     all_docs = FLOAT * s.docs * net.dim
     sample = sampled(p["sample"], s.test, s.labels)
-    compared = min(s.test, COMPARED)
     kind = INDEXES[index["search"]]
     kept = [
         Part("interpreter", INTERPRETER + (pretrained.imports if pretrained else 0.0)),
@@ -349,7 +347,7 @@ def cost(
         [queries, Part("rows of labels.csv", 700 * s.labels)],
     ]
     dims = 3 * net.dim + (pretrained.dim if pretrained else 0)
-    products = 2 * (sample * (s.labels * dims + s.docs * net.dim) + compared * (s.labels + s.docs) * net.dim)
+    products = 2 * (sample * (s.labels * dims + s.docs * net.dim) + sample * (s.labels + s.docs) * net.dim)
     chosen = 2 * FLOAT * sample * (4 * s.labels + s.docs) / 2e9  # the best of each row of scores
     looked = kind.seconds(400, index["m"], max(s.labels, s.docs), net.dim) / host.threads
     flops = pretrained.work(sample, tokens, train=False)[0] if pretrained else 0.0
