@@ -20,7 +20,7 @@ import numpy as np
 from stages import parameters, run
 from xcutils.core import artifacts, console, costs, runtime
 from xcutils.core.costs import FLOAT, INTERPRETER, Estimate, Host, Part, Sizes
-from xcutils.core.folds import last_fit
+from xcutils.core.folds import last_fit, spread
 from xcutils.core.params import value
 from xcutils.core.ragged import Ragged
 from xcutils.core.rules import followed, settled
@@ -166,7 +166,7 @@ def main(train: Path, labels: Path, tokenizer: Path, stages: tuple[Path, ...], o
 
 def held_out(train: Path) -> Ragged:
     """Some validation documents."""
-    rows = np.flatnonzero(artifacts.load_array(train, "is_validation"))[:TRIED]
+    rows = spread(np.flatnonzero(artifacts.load_array(train, "is_validation")), TRIED)
     return artifacts.load_ragged(train, "tokens").take(rows)
 
 

@@ -48,10 +48,14 @@ def folds(is_validation: np.ndarray, refit: Refit) -> Iterator[Fold]:
     """
     chosen: dict = {}  # one dict for both: the second fit reads what the first wrote
     held_out = np.flatnonzero(is_validation)
-    watched = held_out[np.linspace(0, len(held_out) - 1, min(WATCHED, len(held_out))).astype(np.int64)]
-    yield Fold(CHOOSE, np.flatnonzero(~is_validation), watched, chosen)
+    yield Fold(CHOOSE, np.flatnonzero(~is_validation), spread(held_out, WATCHED), chosen)
     if refit:
         yield Fold(FINAL, np.arange(len(is_validation)), np.zeros(0, dtype=np.int64), chosen, refit == CONTINUE)
+
+
+def spread(docs: np.ndarray, most: int) -> np.ndarray:
+    """At most so many of the documents, evenly over all of them: their order may mean something, such as their age."""
+    return docs[np.linspace(0, len(docs) - 1, min(most, len(docs))).astype(np.int64)]
 
 
 def fit_names(refit: Refit) -> list[str]:

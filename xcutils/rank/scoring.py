@@ -9,6 +9,7 @@ from scipy import sparse
 from xcutils.core import artifacts
 from xcutils.core.console import say
 from xcutils.core.costs import FLOAT, INT, INTERPRETER, LONG, Estimate, Host, Part, Sizes, fullest
+from xcutils.core.folds import spread
 from xcutils.core.params import value
 from xcutils.core.ragged import Ragged, to_strings
 from xcutils.core.rules import settled
@@ -129,7 +130,7 @@ def fit_fusion(predictor: Predictor, split: Split, inverse: np.ndarray, p: Score
 
 def fuse(predictor: Predictor, train: Path, inverse: np.ndarray, p: ScoreParams) -> Fitted:
     """The fusion of a predictor that has not seen the validation documents of `train`, fitted on them."""
-    held_out = np.flatnonzero(artifacts.load_array(train, "is_validation"))[: p.fusion_docs]
+    held_out = spread(np.flatnonzero(artifacts.load_array(train, "is_validation")), p.fusion_docs)
     fitted = fit_fusion(predictor, load_split(train, len(inverse), held_out), inverse, p)
     say("fusion: " + ", ".join(f"{name} {v:.3g}" for name, v in fitted.fusion.weights().items()))
     for name, figures in fitted.figures.items():
