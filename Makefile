@@ -9,7 +9,7 @@ COMPARED = .scratch/peers/$(if $(DATASET),$(notdir $(abspath $(DATASET))),defaul
 export PATH := $(BIN):$(PATH)
 EXAMPLES := "Marfan syndrome" "Early infantile epileptic encephalopathy 15" "Congenital deafness with retinitis pigmentosa"
 
-.PHONY: run test lint types wheel env bench bench-transformers trainer-env growth profile alternate peers peers-env study sweep interruptions damage mutations estimate clean
+.PHONY: run test lint types wheel env bench bench-transformers trainer-env growth profile alternate peers peers-env standing study sweep interruptions damage mutations estimate clean
 
 run: env  ## the whole pipeline on the default dataset, its metrics and three predictions
 	dvc repro
@@ -53,6 +53,11 @@ peers: env peers-env  ## PECOS, omikuji, napkinXC and BM25 on exactly our split:
 	python -m benchmarks.peers --export $(COMPARED)/export --out $(COMPARED)/peers --peers-python $(PEERS) \
 		--metrics $(COMPARED)/metrics.json --timings $(COMPARED)/timings.json \
 		$(if $(METHODS),--methods $(METHODS)) $(if $(LIMIT),--limit $(LIMIT))
+
+standing: env  ## the defaults with seeds 0, 1, 2 against every other tool, on the default dataset and DATASETS="a b": one table
+	$(MAKE) peers
+	$(foreach set,$(DATASETS),$(MAKE) peers DATASET=$(set) &&) true
+	python -m benchmarks.standing $(foreach set,$(DATASETS),--dataset $(set)) $(if $(SEEDS),--seeds $(SEEDS))
 
 bench: env peers-env  ## clustering a million vectors; steps and label correlations at many labels: time and memory
 	python -m benchmarks.clustering --pecos $(PEERS)
