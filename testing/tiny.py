@@ -74,6 +74,7 @@ SETTINGS = {
     "classifier.encoder_lr": 0.005,
     "classifier.dropout": 0.2,
     "index.m": 8,
+    "index.ef_construction": 64,
     "score.neighbours": 5,
     f"{UNIDEC}:beta": 2,
     f"{UNIDEC}:eta": 2,
@@ -91,6 +92,7 @@ SETTINGS = {
     f"{UNIDEC}:train.classifier_lr": 0.02,
     f"{UNIDEC}:train.classifier_dropout": 0.2,
     f"{UNIDEC}:index.m": 8,
+    f"{UNIDEC}:index.ef_construction": 64,
     f"{UNIDEC}:score.neighbours": 5,
 }
 

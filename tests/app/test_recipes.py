@@ -572,8 +572,8 @@ def test_a_users_recipe_with_a_base_is_put_in_place_with_its_head_and_notes(proj
     for line in (
         "  epochs: 1e1          # 0 = the encoder as it is; enough",
         "  tau: .2              # temperature of the memory's weights; tried",
-        "  m: 9                 # links per vector; tried too",
-        "  ef_construction: 128 # vectors looked at per insertion",
+        "  m: 9                 # links per vector; auto: 12, or 16 above 50,000 vectors; tried too",
+        "  recall: 0.95         # share of the true ten nearest that a search must find; it sets how far searches look",
     ):
         assert line in lines
     assert "Back: xc recipe own" in xc(project, "dpr")
