@@ -2,8 +2,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from xcutils.core.folds import CHOOSE, FINAL, folds, last_fit
+from xcutils.core.folds import CHOOSE, FINAL, folds, last_fit, spread
 
 IS_VALIDATION = np.array([False, True, False, False, True])
 
@@ -24,6 +26,17 @@ def test_the_final_fit_trains_as_many_epochs_as_the_first_chose():
         trained.append(fold.epochs(most=20))
         fold.done(7)
     assert trained == [20, 7]
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.integers(0, 300), st.integers(1, 300))
+def test_some_documents_are_from_all_over(count, most):
+    docs = 7 * np.arange(count)
+    some = spread(docs, most)
+    assert len(some) == min(count, most) and np.isin(some, docs).all() and (np.diff(some) > 0).all()
+    if count and most > 1:
+        assert some[0] == docs[0] and some[-1] == docs[-1]
+        assert np.diff(some, prepend=-7).max() <= 7 * -(-count // max(1, len(some) - 1))
 
 
 def test_runs_share_nothing():

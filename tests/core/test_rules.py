@@ -1,3 +1,5 @@
+from dataclasses import dataclass
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -6,7 +8,7 @@ from xcutils.core.costs import Sizes
 from xcutils.core.errors import UserError
 from xcutils.core.params import AUTO, check
 from xcutils.core.pipelines import Top
-from xcutils.core.rules import RULES, decide, power_of_two, reason
+from xcutils.core.rules import RULES, decide, followed, power_of_two, reason, reasons, settled
 
 
 @pytest.mark.parametrize(
@@ -31,6 +33,35 @@ def test_the_nearest_power_of_two_is_within_a_factor_of_the_root_of_two(number):
     assert found & (found - 1) == 0
     if number >= 1:
         assert found / number <= 2**0.5 * 1.001 and number / found <= 2**0.5 * 1.001
+
+
+@dataclass(frozen=True)
+class Graphs:
+    m: int | str
+    ef_construction: int | str
+    recall: float
+
+
+@pytest.mark.parametrize(
+    ("docs", "labels", "m", "ef"), [(9_101, 10_402, 12, 128), (50_000, 50_000, 12, 128), (3, 50_001, 16, 200)]
+)
+def test_graphs_of_many_vectors_have_more_links(docs, labels, m, ef):
+    sizes = Sizes(docs=docs, labels=labels)
+    assert (decide("index.m", AUTO, sizes), decide("index.ef_construction", AUTO, sizes)) == (m, ef)
+
+
+def test_a_section_is_settled_where_it_says_auto_and_each_decision_is_told(capsys):
+    sizes = Sizes(docs=165_405, labels=97_757)
+    assert followed("index", Graphs(AUTO, 300, 0.9), sizes) == Graphs(16, 300, 0.9)
+    said = capsys.readouterr().err
+    assert said == "index.m = 16 (a graph of 165,405 vectors, above 50,000)\n"
+    assert settled("index", {"m": 7, "search": "auto"}, sizes) == {"m": 7, "search": "auto"}  # no rule for it
+    assert followed("index", Graphs(8, 64, 0.9), sizes) == Graphs(8, 64, 0.9) and not capsys.readouterr().err
+
+
+def test_all_that_is_decided_for_a_file_is_told_in_the_order_of_the_rules():
+    params = {"seed": 0, "index": {"ef_construction": AUTO, "m": 12}, "K": AUTO, "other": {"m": AUTO}}
+    assert [line.split(" ")[0] for line in reasons(params, Sizes(docs=1, labels=1))] == ["K", "index.ef_construction"]
 
 
 def test_every_rule_gives_a_value_and_a_reason():
