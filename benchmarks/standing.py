@@ -66,8 +66,7 @@ def rows_of(name: str, tools: dict[str, dict], ours: list[dict]) -> list[str]:
     ]
 
 
-def _line(*words) -> str:
-    first, second, values = words
+def _line(first: str, second: str, values: list[str]) -> str:
     return "| " + " | ".join([first, second, *values]) + " |"
 
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 P = TypeVar("P", bound="DataclassInstance")
 
-
 MANY = 50_000  # vectors of a graph
 
 
@@ -30,24 +29,20 @@ def shared_vectors(s: Sizes) -> tuple[int, str]:
 
 def links(s: Sizes) -> tuple[int, str]:
     """Graphs over many vectors need more links to find as much by looking at as few of them."""
-    return (16, _many(s)) if _is_many(s) else (12, _few(s))
+    return _by_vectors(s, few=12, many=16)
 
 
 def looked_at(s: Sizes) -> tuple[int, str]:
     """And links that are chosen with more care."""
-    return (200, _many(s)) if _is_many(s) else (128, _few(s))
+    return _by_vectors(s, few=128, many=200)
 
 
-def _is_many(s: Sizes) -> bool:
-    return max(s.docs, s.labels) > MANY
-
-
-def _many(s: Sizes) -> str:
-    return f"a graph of {max(s.docs, s.labels):,.0f} vectors, above {MANY:,}"
-
-
-def _few(s: Sizes) -> str:
-    return f"no graph has more than {MANY:,} vectors"
+def _by_vectors(s: Sizes, *, few: int, many: int) -> tuple[int, str]:
+    """One value or the other, by the larger of the graphs of documents and labels."""
+    count = max(s.docs, s.labels)
+    if count > MANY:
+        return many, f"a graph of {count:,} vectors, above {MANY:,}"
+    return few, f"no graph has more than {MANY:,} vectors"
 
 
 # Parameter -> its rule: sizes in, the value and why out.

@@ -92,12 +92,11 @@ def filter_pairs(train: Corpus, test_ids: Sequence[str], label_ids: Sequence[str
 def as_in_test(data: Dataset, is_validation: np.ndarray) -> np.ndarray:
     """(F, 2) int64: the pairs of training docs, with those that the validation docs would have if they were for test.
 
-    Choices that are made on validation docs are then made on the task that test docs pose. Where the test docs keep
-    their reciprocal pairs, validation docs do too.
+    Choices that are made on validation docs are then made on the task that test docs pose. Where no pair of a test doc
+    is found by its id, or one that is found stays, ids of docs and labels mean different things: nothing is added.
     """
     found = filter_pairs(data.train, data.test.ids, data.label_ids)["test"]
-    width = max(1, len(data.label_ids))
-    if not np.isin(_keys(found, width), _keys(data.test_filter, width)).all():
+    if not len(found) or not _are_among(found, data.test_filter, len(data.label_ids)):
         return data.train_filter
     fitted, held_out = np.flatnonzero(~is_validation), np.flatnonzero(is_validation)
     ids = [data.train.ids[row] for row in held_out]
@@ -106,9 +105,10 @@ def as_in_test(data: Dataset, is_validation: np.ndarray) -> np.ndarray:
     return _unique_pairs(np.concatenate([data.train_filter, pairs]))
 
 
-def _keys(pairs: np.ndarray, width: int) -> np.ndarray:
-    """(F,) int64: a number for each pair, width  above every label."""
-    return pairs[:, 0] * width + pairs[:, 1]
+def _are_among(pairs: np.ndarray, others: np.ndarray, n_labels: int) -> bool:
+    """Is each of the pairs (F, 2) one of the others (F', 2)?"""
+    one, other = (found[:, 0] * n_labels + found[:, 1] for found in (pairs, others))
+    return bool(np.isin(one, other).all())
 
 
 def _indicator(codes: np.ndarray, n_codes: int) -> sparse.csr_matrix:

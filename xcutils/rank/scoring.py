@@ -348,7 +348,7 @@ def cost(
         [queries, Part("rows of labels.csv", 700 * s.labels)],
     ]
     dims = 3 * net.dim + (pretrained.dim if pretrained else 0)
-    products = 2 * (sample * (s.labels * dims + s.docs * net.dim) + sample * (s.labels + s.docs) * net.dim)
+    products = 2 * sample * (s.labels * (dims + net.dim) + 2 * s.docs * net.dim)
     chosen = 2 * FLOAT * sample * (4 * s.labels + s.docs) / 2e9  # the best of each row of scores
     looked = kind.seconds(400, index["m"], max(s.labels, s.docs), net.dim) / host.threads
     flops = pretrained.work(sample, tokens, train=False)[0] if pretrained else 0.0
