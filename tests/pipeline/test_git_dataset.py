@@ -36,9 +36,9 @@ def other(project) -> History:
 
 
 def own_commits(project: Repository) -> None:
-    """Twelve small commits to the project itself."""
+    """Small commits to the project itself: their hashes are of the day and draw the split, so that few would not do."""
     (project.folder / "notes").mkdir()
-    for n in range(12):
+    for n in range(80):
         with open(project.folder / "notes" / f"{THINGS[n % 3]}.md", "a") as file:
             file.write(f"note {n}\n")
         project.git("add", "notes")
