@@ -106,19 +106,13 @@ def main(prepare, embed, encoder, augment, classifier, index, metrics, out) -> N
     predictor = final_predictor(train, [augment, classifier], p, inverse, device)
     fit = last_fit(artifacts.load_json(train, "meta.json")["refit"])
     queries = trained if same_encoder(encoder, classifier, fit) else predictor.embed(sample.tokens)
+    del predictor.searchers["labels"]  # the row `encoder` is the same search, but with the encoder of M1
     parts = part_rankings(predictor, sample, queries)
-    parts.pop("similarity")  # the row `encoder` is the same search, but with the encoder of M1
     del predictor
     model = load(index)
-    result = Result(
-        rankings | parts,
-        fused_ranking(model, test),
-        approximation(model, sample, inverse),
-        load_cutoffs(index),
-        sample,
-        test,
-        inverse,
-    )
+    fused = fused_ranking(model, test)
+    lost = approximation(model, test, fused[0], inverse, p.sample)
+    result = Result(rankings | parts, fused, lost, load_cutoffs(index), sample, test, inverse)
     result.save(metrics, out, p, read, labels)
 
 

@@ -63,8 +63,9 @@ def main(prepare: Path, train: Path, index: Path, metrics: Path, out: Path, file
     rankings = {ROWS.get(name, name): ranking for name, ranking in parts.items()}
     del predictor
     model = load(index)
-    lost, cutoffs = approximation(model, sample, inverse), load_cutoffs(index)
-    result = Result(rankings, fused_ranking(model, test), lost, cutoffs, sample, test, inverse)
+    fused = fused_ranking(model, test)
+    lost = approximation(model, test, fused[0], inverse, p.sample)
+    result = Result(rankings, fused, lost, load_cutoffs(index), sample, test, inverse)
     result.save(metrics, out, p, read, labels)
 
 

@@ -2,14 +2,17 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xcutils.core.errors import UserError
 from xcutils.core.ragged import from_rows
 from xcutils.core.vectors import unit
+from xcutils.model.encoders import encode, save_encoder
+from xcutils.model.gru import BiGRU
 from xcutils.rank.packing import combined
-from xcutils.rank.served import HELD, MORE, Model, Settings, constant
+from xcutils.rank.served import HELD, MORE, Model, Settings, constant, load_embed
 from xcutils.rank.weights import Fusion
 from xcutils.search.index import Building
 from xcutils.search.indexes import INDEXES
@@ -221,3 +224,12 @@ def test_the_propensity_has_as_many_dimensions_as_its_size_demands(weight, dims)
     np.testing.assert_allclose(
         vectors[:, 16:].astype(float).sum(axis=1) * constant(16), weight * np.linspace(0, 1, 9), rtol=2e-3
     )
+
+
+def test_an_encoder_that_needs_torch_answers_without_dropout(tmp_path):
+    encoder = BiGRU(torch.randn(20, 4), hidden=3, dropout=0.5)
+    tokens = from_rows([[1, 2, 3], [4], [5, 6]], np.int32)
+    save_encoder(tmp_path, encoder)
+    embed = load_embed(tmp_path)
+    np.testing.assert_allclose(embed(tokens), encode(encoder, tokens), atol=1e-6)
+    assert np.array_equal(embed(tokens), embed(tokens))

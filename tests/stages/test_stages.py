@@ -392,12 +392,12 @@ def test_what_approximate_search_loses_is_measured(data):
     test = load_split(data / "prepare" / "test", L)
     inverse = inverse_propensities(data / "prepare" / "train", data / "prepare" / "labels")
     model = load(data / "index")
-    whole = approximation(model, test, inverse)
+    whole = approximation(model, test, fused_ranking(model, test)[0], inverse, TEST)
     model.labels.search = lambda queries, k, threads=1: (
         np.zeros((len(queries), k), np.int64),
         np.ones((len(queries), k)),
     )
-    worse = approximation(model, test, inverse)
+    worse = approximation(model, test, fused_ranking(model, test)[0], inverse, TEST)
     assert whole["recall@100 labels"] > 99.9 and worse["recall@100 labels"] < 10
     assert worse["lost N@5"] > 5 and abs(whole["lost N@5"]) < 0.5
 

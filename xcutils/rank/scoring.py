@@ -28,10 +28,12 @@ from xcutils.search.plain import Exact
 from xcutils.search.searcher import recall
 
 DEPTH = 100  # labels ranked per document: R@100 needs them
-PRODUCTS = 500_000_000  # test documents times labels that the rows of single phases are measured on, at most
-LEAST = 1000  # test documents that they are measured on nevertheless
+PRODUCTS = 250_000_000  # test documents times labels that the rows of single phases are measured on, at most
+COMPARED = 500_000_000  # likewise for what approximate search loses: a small difference needs more documents
+LEAST = 1000  # test documents that either is measured on nevertheless
 ENCODED = 1024  # test documents that an encoder of its own row encodes at once
 CHOSEN_BY = ("P@1", "P@5", "N@5", "PSP@5", "PSN@5")  # metrics that are shown of the validation documents
+RECALLED = 1000  # documents whose nearest are searched once more, to count how many of them an approximate search finds
 SHOWN = 10  # labels of each document whose probabilities are compared with what is right
 LOST = ("P@1", "P@5", "PSP@5", "N@5", "R@100")  # metrics by which they are compared
 BINS = ("head", "torso", "tail")
@@ -53,9 +55,9 @@ class ScoreParams:
         return {name: v for name, v in asdict(self).items() if name != "sample"}
 
 
-def sampled(most: int, test: int, labels: int) -> int:
-    """How many of the test documents the rows of single phases are measured on: each is compared with every label."""
-    return min(test, most, max(LEAST, PRODUCTS // max(1, labels)))
+def sampled(most: int, test: int, labels: int, products: int = PRODUCTS) -> int:
+    """How many of the test documents are compared with every label, for the rows of single phases."""
+    return min(test, most, max(LEAST, products // max(1, labels)))
 
 
 @dataclass(frozen=True)
@@ -70,11 +72,17 @@ class Split:
     truth: sparse.csr_matrix
     excluded: sparse.csr_matrix
 
-    def sample(self, count: int) -> "Split":
-        """So many of the documents, drawn at random but always the same; all of them where there are no more."""
-        drawn = np.random.default_rng(0).permutation(len(self.tokens))[:count]
-        rows = np.sort(drawn)
+    def draw(self, count: int) -> np.ndarray:
+        """(count,) int64: documents drawn at random but always the same; all of them where there are no more."""
+        return np.sort(np.random.default_rng(0).permutation(len(self.tokens))[:count])
+
+    def take(self, rows: np.ndarray) -> "Split":
+        """These documents alone."""
         return Split(self.tokens.take(rows), self.truth[rows], self.excluded[rows])
+
+    def sample(self, count: int) -> "Split":
+        """So many of the documents."""
+        return self.take(self.draw(count))
 
 
 def load_split(folder: Path, n_labels: int, rows: np.ndarray | None = None) -> Split:
@@ -177,24 +185,31 @@ class Exhaustive(Exact):
         return exact(self.index.seen(queries), self.vectors, k)
 
 
-def approximation(model: Model, split: Split, inverse: np.ndarray) -> dict[str, float]:
-    """Recall of the model's searches, and how much higher the metrics would be if they were exact, in points."""
+def approximation(model: Model, test: Split, ranked: np.ndarray, inverse: np.ndarray, most: int) -> dict[str, float]:
+    """Recall of the model's searches, and how much higher the metrics would be if they were exact, in points.
+
+    ranked  (Q, DEPTH) the labels that the model gives the test documents
+    most    documents that are searched exactly, at most
+    """
+    rows = test.draw(sampled(most, len(ranked), len(inverse), COMPARED))
+    split = test.take(rows)
     queries = model.embed(split.tokens)
     asked, truth, excluded = model.settings.as_asked(queries), Truth(split.truth, inverse), rows_of(split.excluded)
     exact_labels = Exhaustive(model.labels, model.n_labels)
     exact_docs = Exhaustive(model.docs, len(model.positives))
     near = max(1, model.settings.neighbours)
+    some = spread(np.arange(len(queries)), RECALLED)
 
     def share(one, other, queries: np.ndarray, k: int) -> float:
         k = min(k, len(one))
-        return recall(one.search(queries, k)[0], other.search(queries, k)[0]) if k else 100.0
+        return recall(one.search(queries[some], k)[0], other.search(queries[some], k)[0]) if k else 100.0
 
     figures = {
         f"recall@{DEPTH} labels": share(model.labels, exact_labels, asked, DEPTH),
         f"recall@{near} docs": share(model.docs, exact_docs, queries, near),
     }
     best = Model(model.embed, exact_labels, exact_docs, model.positives, model.fusion, model.settings)
-    got, could = (Judged(m.rank(queries, DEPTH, excluded)[0], truth).figures() for m in (model, best))
+    got, could = (Judged(ids, truth).figures() for ids in (ranked[rows], best.rank(queries, DEPTH, excluded)[0]))
     return figures | {f"lost {name}": could[name] - got[name] for name in LOST}
 
 
@@ -327,7 +342,7 @@ def cost(
     p, index = params["score"], settled("index", params["index"], s)
     labels = FLOAT * s.labels * net.dim
     all_docs = FLOAT * s.docs * net.dim
-    sample = sampled(p["sample"], s.test, s.labels)
+    sample, compared = (sampled(p["sample"], s.test, s.labels, most) for most in (PRODUCTS, COMPARED))
     kind = INDEXES[index["search"]]
     kept = [
         Part("interpreter", INTERPRETER + (pretrained.imports if pretrained else 0.0)),
@@ -337,10 +352,10 @@ def cost(
         Part("rankings", LONG * DEPTH * (rows * sample + s.test), "take fewer test documents"),
         Part("model", kind.disk(s.labels + s.docs, net.dim, index["m"]), mapped=True),
     ]
-    scores = Part("scores", FLOAT * min(sample * max(s.labels, s.docs), SCORES))
+    scores = Part("scores", FLOAT * min(compared * max(s.labels, s.docs), SCORES))
     tokens = s.test_tokens * sample / max(1, s.test)
     passes = pretrained.forward(sample, tokens, host.threads, ENCODED) if pretrained else 0.0
-    queries = Part("queries", FLOAT * (sample + s.test) * net.dim + 12 * DEPTH * sample, net.fewer)
+    queries = Part("queries", FLOAT * (compared + s.test) * net.dim + 12 * DEPTH * compared, net.fewer)
     moments = [
         [Part("words that documents and labels share", bm25.bytes_of(s, sample) if lexical else 0.0)],
         [Part("vectors", 4 * labels + all_docs, mapped=True), queries, scores, Part("activations", passes)],
@@ -348,8 +363,8 @@ def cost(
         [queries, Part("rows of labels.csv", 700 * s.labels)],
     ]
     dims = 3 * net.dim + (pretrained.dim if pretrained else 0)
-    products = 2 * sample * (s.labels * (dims + net.dim) + 2 * s.docs * net.dim)
-    chosen = 2 * FLOAT * sample * (4 * s.labels + s.docs) / 2e9  # the best of each row of scores
+    products = 2 * sample * (s.labels * dims + s.docs * net.dim) + 2 * compared * (s.labels + s.docs) * net.dim
+    chosen = FLOAT * (sample * (4 * s.labels + s.docs) + compared * (s.labels + s.docs)) / 1e9  # the best of each row
     looked = kind.seconds(400, index["m"], max(s.labels, s.docs), net.dim) / host.threads
     flops = pretrained.work(sample, tokens, train=False)[0] if pretrained else 0.0
     seconds = 8 + (products + flops) / host.speed + chosen + s.test * (2 * looked + 1e-4)

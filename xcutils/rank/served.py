@@ -285,5 +285,5 @@ def load_embed(folder: Path) -> Callable[[Ragged], np.ndarray]:
     from xcutils.core.runtime import device  # torch: only where the encoder needs it
     from xcutils.model.encoders import encode_here, load_encoder
 
-    encoder = load_encoder(folder, device())
+    encoder = load_encoder(folder, device()).eval()  # no dropout
     return lambda tokens: encode_here(encoder, tokens)
