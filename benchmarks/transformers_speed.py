@@ -183,18 +183,17 @@ def default_steps(steps: str) -> None:
     from stages import encoder as stage
     from stages import parameters
     from xcutils.core import artifacts, costs, runtime
-    from xcutils.core.rules import decide
+    from xcutils.core.rules import follow
     from xcutils.train.training import Optimisers, Plan, train
 
     device = runtime.start(0)
-    values = parameters(ROOT / "params.yaml")
+    values = follow(parameters(ROOT / "params.yaml"), costs.sizes_of(PREPARED / "train", PREPARED / "labels"))
     p = values.section("encoder", stage.Params)
     docs, labels = (artifacts.load_ragged(PREPARED / part, "tokens") for part in ("train", "labels"))
     positives = artifacts.load_ragged(PREPARED / "train", "positives")
     torch.manual_seed(0)
     encoder = p.build([docs, labels], artifacts.load_json(PREPARED / "tokenizer", "special.json"))
-    k = decide("K", values.top.K, costs.sizes_of(PREPARED / "train", PREPARED / "labels"))
-    aux = (np.arange(len(labels)) % k).astype(np.int32)
+    aux = (np.arange(len(labels)) % values.top.K).astype(np.int32)
     model, clock = stage.Siamese(encoder, docs, labels, positives, aux, p), Clock()
     size = min(p.batch_size, len(docs))
     batches = [np.arange(start, start + size) % len(docs) for start in range(0, (1 + int(steps)) * size, size)]

@@ -15,7 +15,7 @@ from xcutils.core import runtime
 from xcutils.core.costs import Estimate, Host, Sizes, duration, gigabytes, this_host
 from xcutils.core.errors import UserError
 from xcutils.core.pipelines import MODULAR, PIPELINES, Pipeline
-from xcutils.core.rules import reasons
+from xcutils.core.rules import reasons, settled
 
 
 def stage_module(pipeline: Pipeline, stage: str) -> ModuleType:
@@ -28,12 +28,14 @@ def with_dims(s: Sizes, pipeline: Pipeline, params: dict, first: dict) -> Sizes:
 
     params, first  of the pipeline, and of the root's, which prepares and embeds
     """
+    params, first = (settled(values, s) for values in (params, first))
     dim = stage_module(pipeline, pipeline.trains).network(params).dim
     return replace(s, dim=dim, embed_dim=stage_module(MODULAR, "embed").network(first).dim)
 
 
 def estimates(s: Sizes, pipeline: Pipeline, params: dict, host: Host) -> list[Estimate]:
     """What each stage of the pipeline will take, in their order; `s` has the dimensions."""
+    params = settled(params, s)
     return [stage_module(pipeline, stage).cost(s, params, host) for stage in pipeline.stages]
 
 

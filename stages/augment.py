@@ -18,7 +18,7 @@ from xcutils.core.costs import BANDWIDTH, FLOAT, INT, INTERPRETER, LONG, Estimat
 from xcutils.core.folds import fit_names
 from xcutils.core.params import value
 from xcutils.core.ragged import Ragged
-from xcutils.core.rules import decide
+from xcutils.core.rules import follow
 from xcutils.core.scratch import Scratch
 from xcutils.core.vectors import unit
 from xcutils.model import encoders
@@ -67,7 +67,7 @@ def embed_fit(
 def cost(s: Sizes, params: dict, host: Host) -> Estimate:
     """One fit's label embeddings, raw, plain and augmented, and the auxiliary vectors that are added."""
     net = network(params["encoder"], "encoder")
-    k = min(decide("K", params["K"], s), s.labels)
+    k = min(params["K"], s.labels)
     chunk = encoders.TEXTS
     vectors = FLOAT * s.labels * net.dim
     kept = [
@@ -105,11 +105,13 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
 @console.command
 def main(train: Path, labels: Path, encoder: Path, out: Path) -> None:
     settings = parameters()
-    p = settings.section("augment", Params)
     runtime.start()
     inputs = [train, labels, encoder]
     artifacts.check_together(*inputs)
-    costs.announce(cost, costs.sizes_of(train, labels), settings.values)
+    sizes = costs.sizes_of(train, labels)
+    settings = follow(settings, sizes, "augment")
+    costs.announce(cost, sizes, settings.values)
+    p = settings.section("augment", Params)
     tokens = {"docs": artifacts.load_ragged(train, "tokens"), "labels": artifacts.load_ragged(labels, "tokens")}
     with (
         runtime.resumable(Path(__file__), p, inputs) as scratch,

@@ -32,6 +32,7 @@ from xcutils.core.costs import (
 )
 from xcutils.core.folds import CHOOSE, Fold, folds
 from xcutils.core.params import value
+from xcutils.core.rules import follow
 from xcutils.core.scratch import Snapshots
 from xcutils.core.vectors import unit
 from xcutils.model.encoder import Encoder
@@ -294,16 +295,17 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
 @console.command
 def main(train_dir: Path, labels_dir: Path, encoder_dir: Path, augment: Path, gandalf: Path, out: Path) -> None:
     settings = parameters()
-    p, seed = settings.section("classifier", Params), settings.top.seed
-    device = runtime.start(seed)
+    device = runtime.start(settings.top.seed)
     inputs = [train_dir, labels_dir, encoder_dir, augment, gandalf]
     artifacts.check_together(*inputs)
-    costs.announce(cost, costs.sizes_of(train_dir, labels_dir), settings.values)
-    is_validation = artifacts.load_array(train_dir, "is_validation")
-    given, sizes = p, (len(is_validation), len(artifacts.load_array(labels_dir, "frequency")))
-    p = given.decided(*sizes)
+    sizes = costs.sizes_of(train_dir, labels_dir)
+    settings = follow(settings, sizes, "classifier")
+    given, seed = settings.section("classifier", Params), settings.top.seed
+    costs.announce(cost, sizes, settings.values)
+    p = given.decided(sizes.docs, sizes.labels)
     if p is not given:
-        console.say(reason(p, *sizes))
+        console.say(reason(p, sizes.docs, sizes.labels))
+    is_validation = artifacts.load_array(train_dir, "is_validation")
 
     def fit_fold(fold: Fold, snapshots: Snapshots, folder: Path) -> None:
         torch.manual_seed(seed)

@@ -17,9 +17,9 @@ import numpy as np
 from stages import parameters, run
 from xcutils.core import artifacts, console, costs, runtime
 from xcutils.core.costs import BANDWIDTH, FLOAT, INT, INTERPRETER, Estimate, Host, Part, Sizes
-from xcutils.core.params import AUTO, value
+from xcutils.core.params import value
 from xcutils.core.ragged import Ragged
-from xcutils.core.rules import decide, reason
+from xcutils.core.rules import follow
 from xcutils.core.vectors import unit
 from xcutils.model import encoders
 from xcutils.model.encoders import KINDS, Architecture, encode, network
@@ -113,7 +113,7 @@ def label_vectors(inputs: Sequence[Path], space: str, first: Architecture) -> np
 
 def cost(s: Sizes, params: dict, host: Host) -> Estimate:
     """The encoder, the label embeddings, a copy of those of labels that share a vector, and the clusters' means."""
-    k = decide("K", params["K"], s)
+    k = params["K"]
     p = params["cluster"]
     first = params["encoder"]
     net = network(first, "encoder")
@@ -162,19 +162,17 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
 @console.command
 def main(train: Path, labels: Path, tokenizer: Path, embed: Path, out: Path) -> None:
     settings = parameters()
-    p, top = settings.section("cluster", Params), settings.top
-    first = settings.section("encoder", Architecture)
-    runtime.start(top.seed)
+    runtime.start(settings.top.seed)
     inputs = [train, labels, tokenizer, embed]
     artifacts.check_together(*inputs)
     frequency = np.asarray(artifacts.load_array(labels, "frequency"))
     embed_dim = artifacts.load_array(embed, "labels").shape[1]
     sizes = costs.sizes_of(train, labels, embed_dim=embed_dim)
+    settings = follow(settings, sizes, "K", "cluster")
     costs.announce(cost, sizes, settings.values)
-    k = decide("K", top.K, sizes)
+    p, top = settings.section("cluster", Params), settings.top
+    k, first = top.K, settings.section("encoder", Architecture)
     shared = 0 < k < len(frequency)
-    if top.K == AUTO:
-        console.say(reason("K", sizes))
     if k >= len(frequency):
         console.say(f"K = {k} >= {len(frequency)} labels: each label has an auxiliary vector of its own.")
     empty = np.zeros((len(frequency), 0), np.float32)  # nothing is clustered

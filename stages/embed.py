@@ -18,6 +18,7 @@ from xcutils.core import artifacts, console, costs, runtime
 from xcutils.core.costs import BANDWIDTH, FLOAT, INT, INTERPRETER, LONG, Estimate, Host, Part, Sizes
 from xcutils.core.errors import UserError
 from xcutils.core.ragged import Ragged
+from xcutils.core.rules import follow
 from xcutils.model.checkpoints import checkpoint_hash
 from xcutils.model.costs import Network
 from xcutils.model.encoder import Encoder
@@ -94,6 +95,7 @@ def main(sets: tuple[Path, ...], tokenizer: Path, out: Path, train: Path | None,
     artifacts.check_together(*inputs)
     special = artifacts.load_json(tokenizer, "special.json")
     texts = load_texts(sets)
+    settings = follow(settings, costs.sizes_of(train, sets[-1]) if train else sizes(texts), "embed")
     costs.announce(cost, sizes(texts), settings.values)
     if p.model == UNTRAINED and train:
         first = settings.section("encoder", Architecture)

@@ -21,7 +21,7 @@ from xcutils.core.errors import UserError
 from xcutils.core.folds import Fold, folds
 from xcutils.core.params import value
 from xcutils.core.ragged import Ragged, concatenate
-from xcutils.core.rules import decide
+from xcutils.core.rules import follow
 from xcutils.core.scratch import Snapshots
 from xcutils.model import encoders
 from xcutils.model.caching import embed_cached
@@ -243,7 +243,7 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
     """Weights with their moments and a copy of the best epoch, and the bank of document embeddings."""
     p = params["encoder"]
     net = network(params)
-    k = min(decide("K", params["K"], s), s.labels)
+    k = min(params["K"], s.labels)
     docs = min(p["batch_size"], s.docs)
     every = p["labels"] == "all"
     pool = s.labels if every else costs.distinct(docs * (min(p["positives"], s.per_doc) + p["mined"]), s.labels)
@@ -308,17 +308,19 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
 @console.command
 def main(train_dir: Path, labels_dir: Path, tokenizer: Path, cluster: Path, out: Path) -> None:
     settings = parameters()
-    p, seed = settings.section("encoder", Params), settings.top.seed
-    device = runtime.start(seed)
+    device = runtime.start(settings.top.seed)
     inputs = [train_dir, labels_dir, tokenizer, cluster]
     artifacts.check_together(*inputs)
+    sizes = costs.sizes_of(train_dir, labels_dir)
+    settings = follow(settings, sizes, "encoder")
+    p, seed = settings.section("encoder", Params), settings.top.seed
     docs, labels = (artifacts.load_ragged(folder, "tokens") for folder in (train_dir, labels_dir))
     positives = artifacts.load_ragged(train_dir, "positives")
     is_validation = artifacts.load_array(train_dir, "is_validation")
     label_to_aux = artifacts.load_array(cluster, "label_to_aux")
     special = artifacts.load_json(tokenizer, "special.json")
     check_vocabulary(tokenizer, p.model, "encoder.model")
-    costs.announce(cost, costs.sizes_of(train_dir, labels_dir), settings.values)
+    costs.announce(cost, sizes, settings.values)
     excluded = pair_matrix(artifacts.load_array(train_dir, "filter"), (len(docs), len(labels)))
     judge = Judge(positives, excluded, inverse_propensities(train_dir, labels_dir), p.tail, device)
 

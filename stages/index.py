@@ -23,7 +23,7 @@ from xcutils.core.costs import FLOAT, INTERPRETER, Estimate, Host, Part, Sizes
 from xcutils.core.folds import last_fit, spread
 from xcutils.core.params import value
 from xcutils.core.ragged import Ragged
-from xcutils.core.rules import followed, settled
+from xcutils.core.rules import follow
 from xcutils.core.scratch import Scratch
 from xcutils.model.encoders import load_encoder, network
 from xcutils.model.unified import unified_network
@@ -60,7 +60,7 @@ class Params:
 
 def cost(s: Sizes, params: dict, host: Host) -> Estimate:
     """The fusion's searches, then two graphs at a time, each with its own vectors."""
-    p = settled("index", params["index"], s)
+    p = params["index"]
     kind = INDEXES[p["search"]]
     count = s.labels + s.docs
     net = network(params["encoder"], "encoder") if "encoder" in params else unified_network(params["train"])
@@ -133,15 +133,16 @@ def widths(folder: Path, sources: dict[str, np.ndarray], asked: dict[str, np.nda
 @console.command
 def main(train: Path, labels: Path, tokenizer: Path, stages: tuple[Path, ...], out: Path, file: Path) -> None:
     settings = parameters(file)
-    p, score, seed = settings.section("index", Params), settings.section("score", ScoreParams), settings.top.seed
+    score, seed = settings.section("score", ScoreParams), settings.top.seed
     device = runtime.start(seed)
     inputs = [train, labels, tokenizer, *stages]
     artifacts.check_together(*inputs)
     fit = last_fit(artifacts.load_json(train, "meta.json")["refit"])
     vectors = vectors_of(stages, fit)
     sizes = costs.sizes_of(train, labels, dim=vectors["docs"].shape[1])
+    settings = follow(settings, sizes, "index")
     costs.announce(cost, sizes, settings.values)
-    p = followed("index", p, sizes)
+    p = settings.section("index", Params)
     inverse = inverse_propensities(train, labels)
     params = asdict(p) | {"seed": seed, "score": score.settings()}
 

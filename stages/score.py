@@ -15,6 +15,7 @@ from xcutils.core import artifacts, console, costs, runtime
 from xcutils.core.costs import Estimate, Host, Sizes
 from xcutils.core.folds import last_fit
 from xcutils.core.pipelines import MODULAR
+from xcutils.core.rules import settled
 from xcutils.model.encoders import encode, load_encoder, network
 from xcutils.model.transformer import transformer_network
 from xcutils.model.untrained import UNTRAINED, build_zero_shot
@@ -94,7 +95,8 @@ def main(prepare, embed, encoder, augment, classifier, index, metrics, out) -> N
     train, labels, tokenizer, test_dir = (prepare / part for part in ("train", "labels", "tokenizer", "test"))
     read = [train, labels, tokenizer, test_dir, embed, encoder, augment, classifier, index]
     artifacts.check_together(*read)
-    costs.announce(cost, costs.sizes_of(train, labels, test_dir), settings.values)
+    sizes = costs.sizes_of(train, labels, test_dir)
+    costs.announce(cost, sizes, settled(settings.values, sizes))
     inverse = inverse_propensities(train, labels)
     test = load_split(test_dir, len(inverse))
     sample = test.sample(sampled(p.sample, len(test.tokens), len(inverse)))

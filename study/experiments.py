@@ -65,6 +65,7 @@ DEFAULTS_THEN: dict[str, dict[Any, Any]] = {
     "index.m": {"auto": 24},
     "index.ef_construction": {"auto": 150},
 }
+MODULAR_THEN: dict[str, dict[Any, Any]] = {"score.tail": {0.5: 0.3}}  # likewise, of the modular pipeline alone
 
 
 @dataclass(frozen=True)
@@ -127,8 +128,8 @@ def renamed(values: Values) -> Values:
 
 def then(values: Values) -> Values:
     """Those of the values that are a default of now, as they were when experiments were recorded."""
-    changed = {name: values[name] for name in DEFAULTS_THEN if name in values}
-    return {name: DEFAULTS_THEN[name][value] for name, value in changed.items() if value in DEFAULTS_THEN[name]}
+    known = DEFAULTS_THEN | (MODULAR_THEN if "K" in values else {})
+    return {name: now[values[name]] for name, now in known.items() if name in values and values[name] in now}
 
 
 def differences(old: Values, new: Values) -> list[str]:

@@ -12,6 +12,7 @@ from stages import parameters, run
 from xcutils.core import artifacts, console, costs, runtime
 from xcutils.core.costs import Estimate, Host, Sizes
 from xcutils.core.pipelines import UNIDEC
+from xcutils.core.rules import settled
 from xcutils.model.unified import pretrained_network, unified_network
 from xcutils.rank import scoring
 from xcutils.rank.assembly import final_predictor
@@ -54,7 +55,8 @@ def main(prepare: Path, train: Path, index: Path, metrics: Path, out: Path, file
     docs, labels, tokenizer, test_dir = (prepare / part for part in ("train", "labels", "tokenizer", "test"))
     read = [docs, labels, tokenizer, test_dir, train, index]
     artifacts.check_together(*read)
-    costs.announce(cost, costs.sizes_of(docs, labels, test_dir), settings.values)
+    sizes = costs.sizes_of(docs, labels, test_dir)
+    costs.announce(cost, sizes, settled(settings.values, sizes))
     inverse = inverse_propensities(docs, labels)
     test = load_split(test_dir, len(inverse))
     sample = test.sample(sampled(p.sample, len(test.tokens), len(inverse)))

@@ -35,6 +35,7 @@ from xcutils.core.folds import Fold, folds
 from xcutils.core.params import value
 from xcutils.core.pipelines import UnifiedTop
 from xcutils.core.ragged import Ragged, concatenate
+from xcutils.core.rules import follow
 from xcutils.core.scratch import Snapshots
 from xcutils.core.vectors import unit
 from xcutils.model.checkpoints import checkpoint_hash
@@ -356,12 +357,14 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
 @console.command
 def main(train_dir: Path, labels_dir: Path, tokenizer: Path, embed: Path, gandalf: Path, out: Path, file: Path) -> None:
     settings = parameters(file)
-    p, top = settings.section("train", Params), settings.top
-    device = runtime.start(top.seed)
+    device = runtime.start(settings.top.seed)
     inputs = [train_dir, labels_dir, tokenizer, embed, gandalf]
     artifacts.check_together(*inputs)
+    sizes = costs.sizes_of(train_dir, labels_dir)
+    settings = follow(settings, sizes, "train")
+    p, top = settings.section("train", Params), settings.top
     check_vocabulary(tokenizer, p.model, "train.model")
-    costs.announce(cost, costs.sizes_of(train_dir, labels_dir), settings.values)
+    costs.announce(cost, sizes, settings.values)
     special = artifacts.load_json(tokenizer, "special.json")
     labels = artifacts.load_ragged(labels_dir, "tokens")
     dropouts = (p.head_dropout, p.classifier_dropout)

@@ -32,6 +32,7 @@ from xcutils.core import costs, runtime
 from xcutils.core.costs import INTERPRETER, Estimate, Host, Part, Sizes
 from xcutils.core.errors import UserError
 from xcutils.core.pipelines import MODULAR, UNIDEC
+from xcutils.core.rules import settled
 from xcutils.data.summaries import PUBLISHED
 from xcutils.model import encoders
 from xcutils.model.bag import BagNetwork
@@ -99,7 +100,7 @@ def cost(stage: str, *changes: str, s: Sizes = SIZES) -> Estimate:
     pipeline = pipeline_of(stage)
     params = values(*changes, pipeline=pipeline)
     first = params if pipeline is MODULAR else values()
-    return module(stage).cost(estimates.with_dims(s, pipeline, params, first), params, HOST)
+    return module(stage).cost(estimates.with_dims(s, pipeline, params, first), settled(params, s), HOST)
 
 
 def part(estimate: Estimate, name: str) -> Part:

@@ -25,7 +25,7 @@ from xcutils.rank.fusion import (
     top_of,
     union,
 )
-from xcutils.rank.weights import PARTS, Fusion
+from xcutils.rank.weights import PARTS, WEIGHTS, Fusion, remembered
 from xcutils.search.metrics import Judged, Truth, pair_matrix
 
 steady = settings(derandomize=True, deadline=None)
@@ -178,6 +178,44 @@ def test_a_fusion_is_the_weighted_sum():
     assert Fusion(**fusion.as_dict()) == fusion
 
 
+def test_with_an_overlap_the_memory_adds_less_where_the_rest_is_high():
+    shortlist, _ = random_shortlist(0)
+    fusion = Fusion(classifier=0.5, similarity=2.0, memory=0.9, propensity=0.25, overlap=0.6)
+    expected = []
+    for a, b, m, d in shortlist.parts.tolist():
+        rest = 0.5 * a + 2.0 * b + 0.25 * d
+        expected.append(rest + m * max(0.0, 0.9 - 0.6 * rest))
+    np.testing.assert_allclose(fusion.scores(shortlist.parts), expected, rtol=1e-12)
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.lists(st.floats(-3, 3), min_size=2, max_size=20), st.floats(0, 1), st.floats(0, 5), st.floats(0, 1))
+def test_a_label_never_falls_behind_by_what_speaks_for_it(rests, share, memory, overlap):
+    """The bound of the served model relies on it: with the same memory a higher rest is a higher score."""
+    rests = np.sort(np.array(rests))
+    scores = rests + remembered(rests, np.full(len(rests), share), memory, overlap)
+    assert (np.diff(scores) >= -1e-9).all()
+    assert (scores >= rests).all() and (scores <= rests + share * np.maximum(0, memory - overlap * rests) + 1e-9).all()
+
+
+def test_an_overlap_is_found_where_parts_say_the_same_twice():
+    """Right is what one part or the other says; where both speak they may know it from each other."""
+    rng = np.random.default_rng(0)
+    rows, labels = np.divmod(np.arange(300 * 20), 20)
+    parts = np.zeros((len(rows), 4), dtype=np.float32)
+    parts[:, :2] = rng.random((len(rows), 1))
+    parts[:, 2] = rng.random(len(rows))
+    rest, memory = parts[:, 0], parts[:, 2]
+    chance = rest + memory - rest * memory
+    best = rank(rows, labels, chance, 300, 5)[0]
+    shortlist = Shortlist(rows, labels, parts, 300)
+    truth = truth_of(shortlist, (labels[:, None] == best[rows]).any(axis=1))
+    found = fitted(shortlist, truth)
+    assert found.overlap > 0.3 and value_of(found, shortlist, truth) > 97
+    without = Fusion.of([*found.weights().values()][:-1] + [0.0])
+    assert value_of(found, shortlist, truth) > value_of(without, shortlist, truth)
+
+
 def truth_of(shortlist: Shortlist, is_right: np.ndarray, inverse: np.ndarray | None = None) -> Truth:
     """The right pairs. inverse  (labels,) what a hit of each label counts in PSN"""
     labels = int(shortlist.labels.max()) + 1
@@ -203,7 +241,7 @@ def test_the_quick_figures_are_those_of_the_metrics(seed):
     shortlist, is_right = random_shortlist(seed, docs=40, labels=30)
     truth = truth_of(shortlist, is_right, np.random.default_rng(seed).uniform(1, 5, 30))
     weighing = Weighing(shortlist, truth)
-    for weights in np.random.default_rng(seed).uniform(0, 1, (5, 4)):
+    for weights in np.random.default_rng(seed).uniform(0, 1, (5, len(WEIGHTS))):
         found = weighing.figures(weights)
         expected = Judged(weighing.ranking(weights), truth).figures()
         assert found == pytest.approx({name: expected[name] for name in ("N@5", "PSN@5")})
@@ -306,10 +344,11 @@ def test_the_curve_of_the_tail_falls_in_n_and_rises_in_psn():
 
 def test_scaled_weights_rank_alike():
     shortlist, _ = random_shortlist(0)
-    weights = np.array([0.3, 0.6, 0.1, 0.2])
-    assert scaled(weights) == pytest.approx((0.5, 1.0, 1 / 6, 1 / 3))
-    np.testing.assert_allclose(0.6 * shortlist.parts @ scaled(weights), shortlist.parts @ weights, rtol=1e-5, atol=1e-6)
-    assert scaled((0.0, 0.0, 0.0, 1.0)) == (0.0, 0.0, 0.0, 1.0)
+    weights = np.array([0.3, 0.6, 0.1, 0.2, 0.7])
+    assert scaled(weights) == pytest.approx((0.5, 1.0, 1 / 6, 1 / 3, 0.7))
+    one, other = (Fusion.of(w).scores(shortlist.parts) for w in (scaled(weights), weights))
+    np.testing.assert_allclose(0.6 * one, other, rtol=1e-9, atol=1e-9)
+    assert scaled((0.0, 0.0, 0.0, 1.0, 0.5)) == (0.0, 0.0, 0.0, 1.0, 0.5)
 
 
 def test_of_weights_that_are_as_good_the_middle_is_taken():

@@ -19,7 +19,7 @@ from xcutils.search.indexes import INDEXES
 
 DOCS, LABELS, DIMS, NEIGHBOURS, TAU = 40, 300, 6, 5, 0.2
 CURVE = {"scores": [-1.0, 0.5, 2.0], "probabilities": [0.0, 0.2, 0.9]}
-FUSION = Fusion(classifier=1.0, similarity=0.4, memory=0.7, propensity=0.05, curve=CURVE)
+FUSION = Fusion(classifier=1.0, similarity=0.4, memory=0.7, propensity=0.05, overlap=0.6, curve=CURVE)
 HALF = Building(m=8, ef_construction=100)
 
 
@@ -69,7 +69,7 @@ class Made:
         for label in set(range(len(self.labels))) - set(excluded):
             memory = sum(share for d, share in zip(near, shares) if label in self.owned[d]) / (sum(shares) or 1)
             linear = float(vectors[label] @ asked)
-            scores[label] = linear + self.fusion.memory * memory
+            scores[label] = linear + memory * max(0.0, self.fusion.memory - self.fusion.overlap * linear)
         return sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:k]
 
 
@@ -95,9 +95,11 @@ def test_what_an_index_holds_of_a_score_is_near_the_formula_in_double_precision(
         near = np.argsort(-(made.docs @ x))[:NEIGHBOURS]
         shares = np.exp(made.docs[near] @ x / TAU)
         linear = made.classifiers @ x + 0.4 * made.labels @ x + 0.05 * made.propensity
+        memory = np.zeros(LABELS)
         for doc, share in zip(near, shares / shares.sum()):
-            linear[made.owned[doc]] += 0.7 * share
-        np.testing.assert_allclose(scores[query], np.sort(linear)[::-1], atol=0.05)
+            memory[made.owned[doc]] += share
+        score = linear + memory * np.maximum(0, 0.7 - 0.6 * linear)
+        np.testing.assert_allclose(scores[query], np.sort(score)[::-1], atol=0.05)
 
 
 def test_a_label_that_only_the_memory_knows_is_found():
@@ -158,7 +160,13 @@ MADE = Made()
 
 
 @pytest.mark.parametrize(
-    "fusion", [Fusion(), Fusion(classifier=0.0, memory=1.0), Fusion(similarity=0.5, propensity=0.1)]
+    "fusion",
+    [
+        Fusion(),
+        Fusion(classifier=0.0, memory=1.0),
+        Fusion(similarity=0.5, propensity=0.1),
+        Fusion(similarity=0.5, memory=1.0, overlap=1.0),
+    ],
 )
 @pytest.mark.parametrize("neighbours", [0, NEIGHBOURS])
 def test_parts_may_be_missing(fusion, neighbours):

@@ -39,6 +39,7 @@ from testing.programs import ROOT, Table, finish
 from testing.tiny import EVERY
 from xcutils.core.costs import Estimate, Sizes, sizes_of, this_host
 from xcutils.core.pipelines import MODULAR, PIPELINES, Pipeline
+from xcutils.core.rules import settled
 
 LIMIT = 1.5
 NO_STAGE = "none"
@@ -151,7 +152,9 @@ def compare(folder: Path, dataset: Path, first: str) -> Iterator[Comparison]:
     for name in EVERY:
         place, _, stage = name.rpartition("/")
         pipeline, params = PIPELINES[place], values[place]
-        estimate = stage_module(pipeline, stage).cost(with_dims(sizes, pipeline, params, values[""]), params, host)
+        estimate = stage_module(pipeline, stage).cost(
+            with_dims(sizes, pipeline, params, values[""]), settled(params, sizes), host
+        )
         record = folder / f"{name}.json"
         if order.index(name) >= order.index(first):
             measured = run(name, EVERY[name]["cmd"].replace("${dataset}", str(dataset)), folder)

@@ -8,23 +8,34 @@ otherwise.
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from math import log2
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 from xcutils.core.console import say
 from xcutils.core.costs import Sizes
-from xcutils.core.params import AUTO
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-P = TypeVar("P", bound="DataclassInstance")
+from xcutils.core.params import AUTO, Parameters
 
 MANY = 50_000  # vectors of a graph
+STEPS = 8  # of an epoch, at least
+BATCH = (64, 1024)  # documents, at least and at most
+BUCKETS = (1 << 15, 1 << 18)  # rows for n-grams, at least and at most
 
 
 def shared_vectors(s: Sizes) -> tuple[int, str]:
     """About three labels share an auxiliary vector."""
     return power_of_two(s.labels / 3), f"a third of {s.labels:,} labels, as a power of two"
+
+
+def documents_of_a_step(s: Sizes) -> tuple[int, str]:
+    """A small dataset needs small batches, or training is over after a few steps."""
+    wanted = min(max(1 << int(log2(max(1, s.docs / STEPS))), BATCH[0]), BATCH[1])
+    return wanted, f"{STEPS} steps or more in {s.docs:,} documents, but {BATCH[0]} to {BATCH[1]:,} of them"
+
+
+def rows_of_ngrams(s: Sizes) -> tuple[int, str]:
+    """More texts have more n-grams, which should not fall into one row with others."""
+    tokens = s.doc_tokens + s.label_tokens
+    wanted = min(max(power_of_two(tokens / 4), BUCKETS[0]), BUCKETS[1])
+    return wanted, f"a quarter of {tokens:,} tokens, as a power of two from {BUCKETS[0]:,} to {BUCKETS[1]:,}"
 
 
 def links(s: Sizes) -> tuple[int, str]:
@@ -48,6 +59,10 @@ def _by_vectors(s: Sizes, *, few: int, many: int) -> tuple[int, str]:
 # Parameter -> its rule: sizes in, the value and why out.
 RULES: dict[str, Callable[[Sizes], tuple[Any, str]]] = {
     "K": shared_vectors,
+    "encoder.batch_size": documents_of_a_step,
+    "encoder.buckets": rows_of_ngrams,
+    "train.buckets": rows_of_ngrams,
+    "classifier.batch_size": documents_of_a_step,
     "index.m": links,
     "index.ef_construction": looked_at,
 }
@@ -58,17 +73,27 @@ def decide(name: str, given: Any, sizes: Sizes) -> Any:
     return RULES[name](sizes)[0] if given == AUTO else given
 
 
-def settled(section: str, values: dict[str, Any], sizes: Sizes) -> dict[str, Any]:
-    """The values of a section, with what its rules say in place of `auto`."""
-    named = {key: f"{section}.{key}" for key in values}
-    return {key: decide(named[key], v, sizes) if named[key] in RULES else v for key, v in values.items()}
+def settled(params: dict[str, Any], sizes: Sizes) -> dict[str, Any]:
+    """The values of a parameter file, sections as dicts inside, with what the rules say in place of `auto`."""
+    found = {name: dict(v) if isinstance(v, dict) else v for name, v in params.items()}
+    for name in RULES:
+        section, _, key = name.rpartition(".")
+        part = found.get(section, {}) if section else found
+        if key in part:
+            part[key] = decide(name, part[key], sizes)
+    return found
 
 
-def followed(section: str, p: P, sizes: Sizes) -> P:
-    """The parameters of a section with what its rules say in place of `auto`; each rule that decides says so."""
-    for line in reasons({section: asdict(p)}, sizes):
+def follow(settings: Parameters, sizes: Sizes, *said: str) -> Parameters:
+    """The parameters with what the rules say in place of `auto`.
+
+    said  the sections, or names above them, whose rules say what they decide
+    """
+    for line in reasons({name: v for name, v in settings.values.items() if name in said}, sizes):
         say(line)
-    return replace(p, **settled(section, asdict(p), sizes))
+    values = settled(settings.values, sizes)
+    sections = {name: replace(section, **values[name]) for name, section in settings.sections.items()}
+    return Parameters(replace(settings.top, **{f: values[f] for f in asdict(settings.top)}), sections)
 
 
 def reasons(params: dict[str, Any], sizes: Sizes) -> list[str]:

@@ -10,6 +10,7 @@ from xcutils.core import artifacts
 from xcutils.core.folds import CHOOSE, last_fit
 from xcutils.model.encoders import load_encoder
 from xcutils.rank.predictor import Predictor
+from xcutils.search.propensity import constants_of, inverse_propensity
 from xcutils.search.searched import vectors_of
 from xcutils.search.searcher import Searcher
 
@@ -27,7 +28,10 @@ def final_predictor(train: Path, stages: list[Path], p: Any, inverse: np.ndarray
 
 
 def choosing_predictor(train: Path, stages: list[Path], p: Any, inverse: np.ndarray, device: torch.device) -> Predictor:
-    """The predictor for choices: models that have not seen the validation documents."""
+    """The predictor for choices: models that have not seen the validation documents.
+
+    Nor has the propensity: what it says of a label would otherwise depend on the documents that it is weighed by.
+    """
     fitted = np.flatnonzero(~artifacts.load_array(train, "is_validation"))
     return _assemble(train, stages, CHOOSE, fitted, p, inverse, device)
 
@@ -55,6 +59,8 @@ def _assemble(
     if docs is not None:
         vectors["docs"] = vectors["docs"][docs]
         positives = positives.take(docs)
+        frequency = np.bincount(positives.values, minlength=len(inverse))
+        inverse = inverse_propensity(frequency, len(docs), *constants_of(train))
     searchers = {name: Searcher(np.asarray(v), device=device) for name, v in vectors.items()}
     return Predictor(
         load_encoder(stages[-1] / fit, device),

@@ -1,5 +1,7 @@
 """One score from four parts: classifier, similarity, memory and propensity, weighted on validation documents.
 
+How they are put together is in weights.py.
+
 A shortlist is the union of what the searches found; every part is computed exactly for every pair in it.
 
 The weights make (1 - tail) N@5 + tail PSN@5 as high as they can, but N@5 never lower than GIVEN below that of the best
@@ -14,7 +16,7 @@ import numpy as np
 from scipy import sparse
 from scipy.optimize import minimize
 
-from xcutils.rank.weights import PARTS, Fusion
+from xcutils.rank.weights import PARTS, WEIGHTS, Fusion, scores
 from xcutils.search.metrics import Judged, Truth, goal
 
 ALONE = ("classifier", "similarity", "memory")  # parts that rank labels by themselves, the first of PARTS
@@ -23,9 +25,12 @@ DEEP = 30  # labels whose recall tells weights apart that are as good for the fi
 PER_PART = 40  # labels of each part that are weighed: those below it are not among the first TOP
 DRAWN = 400  # weightings drawn at random
 PROPENSITY = 0.03  # the mean of the propensity's weight in them
+AROUND = 300  # more of them drawn around the best one that was found,
+APART = 0.3  # from which each weight differs by about this share
 FROM = 3  # of which the search begins from so many
 TRIES = 60  # weightings that a search looks at, at most
-STEPS = (0.2, 0.2, 0.2, 0.02)  # by which it moves each weight at first
+STEPS = (0.2, 0.2, 0.2, 0.02, -0.2)  # by which it moves each weight at first
+BOUNDS = (*((0, None),) * len(PARTS), (0, 1))  # of an overlap above 1 a score would fall where the rest rises
 NEAR = 1e-3  # weights that differ by less are not told apart
 SAME = 0.15  # points of the goal by which weightings are not told apart
 GIVEN = 0.2  # points of N@5 that may be given away, against the best part alone
@@ -122,7 +127,7 @@ class Weighing:
     """Weightings of the parts, and the figures of each that was tried, on documents no part was trained on.
 
     parts    (M, 4) float64  of the pairs that can be among the first TOP
-    tried    weights in the order of PARTS -> {N@5, PSN@5}
+    tried    weights in the order of WEIGHTS -> {N@5, PSN@5}
     drawn    those that were drawn at random
     least    what N@5 may not fall below
     """
@@ -141,16 +146,16 @@ class Weighing:
         """N@5 and PSN@5 of the ranking by these weights."""
         key = tuple(float(weight) for weight in weights)
         if key not in self.tried:
-            self.tried[key] = self.judge(self.table.best(self.parts @ np.array(key), TOP))
+            self.tried[key] = self.judge(self.table.best(scores(self.parts, key), TOP))
         return self.tried[key]
 
     def recall(self, weights: Sequence[float]) -> float:
         """How many positives are among the first DEEP."""
-        return self.judge.recall(self.table.best(self.parts @ np.array(weights), min(DEEP, self.table.width)))
+        return self.judge.recall(self.table.best(scores(self.parts, weights), min(DEEP, self.table.width)))
 
     def ranking(self, weights: Sequence[float]) -> np.ndarray:
         """(Q, 5) labels."""
-        return self.table.top(self.parts @ np.array(weights), TOP)
+        return self.table.top(scores(self.parts, weights), TOP)
 
     def value(self, weights: Sequence[float], tail: float) -> float:
         """The goal, less what is forbidden."""
@@ -161,8 +166,25 @@ class Weighing:
         """Try weightings drawn at random, always the same."""
         rng = np.random.default_rng(0)
         mixed = rng.dirichlet(np.ones(len(ALONE)), DRAWN)
-        self.drawn = [scaled(weights) for weights in zip(*mixed.T, rng.exponential(PROPENSITY, DRAWN))]
+        others = rng.exponential(PROPENSITY, DRAWN), rng.random(DRAWN)
+        self.drawn = [scaled(weights) for weights in zip(*mixed.T, *others)]
         for weights in self.drawn:
+            self.figures(weights)
+
+    def draw_around(self, centre: Sequence[float]) -> None:
+        """Try weightings near this one, always the same: which of them are as good shows how far the best is chance.
+
+        Classifier and similarity know much the same: how they share what they weigh together is drawn from all ways, and
+        so is the propensity, which may be next to nothing.
+        """
+        rng = np.random.default_rng(1)
+        around = np.array(centre) * np.exp(APART * rng.standard_normal((AROUND, len(WEIGHTS))))
+        around[:, :2] = rng.dirichlet((1, 1), AROUND) * around[:, :2].sum(axis=1, keepdims=True)
+        around[:, 3] = rng.exponential(PROPENSITY, AROUND)
+        around[:, 4] = np.minimum(around[:, 4], 1)
+        near = [scaled(weights) for weights in around.tolist()]
+        self.drawn += near
+        for weights in near:
             self.figures(weights)
 
     def search(self, start: Sequence[float], tail: float) -> None:
@@ -172,7 +194,7 @@ class Weighing:
             lambda weights: -self.value(weights, tail),
             start,
             method="Nelder-Mead",
-            bounds=[(0, None)] * len(PARTS),
+            bounds=BOUNDS,
             options={"initial_simplex": simplex, "maxfev": TRIES, "xatol": NEAR, "fatol": NEAR},
         )
 
@@ -237,13 +259,14 @@ def among_first(shortlist: Shortlist, k: int) -> np.ndarray:
 
 def alone() -> dict[str, tuple[float, ...]]:
     """part -> the weights by which it ranks alone."""
-    return {name: tuple(float(part == name) for part in PARTS) for name in ALONE}
+    return {name: tuple(float(weight == name) for weight in WEIGHTS) for name in ALONE}
 
 
 def scaled(weights: Sequence[float]) -> tuple[float, ...]:
     """Weights that rank alike, of which the largest of the parts that rank by themselves is 1."""
     most = max(weights[: len(ALONE)])
-    return tuple(weight / most for weight in weights) if most else tuple(weights)
+    parts = len(PARTS)  # the overlap has no scale
+    return (*(weight / most for weight in weights[:parts]), *weights[parts:]) if most else tuple(weights)
 
 
 def fit_weights(weighing: Weighing, tail: float) -> Fusion:
@@ -252,6 +275,7 @@ def fit_weights(weighing: Weighing, tail: float) -> Fusion:
     best = sorted(weighing.tried, key=lambda tried: -weighing.value(tried, tail))
     for start in best[:FROM]:
         weighing.search(start, tail)
+    weighing.draw_around(max(weighing.tried, key=lambda tried: weighing.value(tried, tail)))
     return weighing.best(tail)
 
 

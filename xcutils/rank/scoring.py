@@ -12,7 +12,6 @@ from xcutils.core.costs import FLOAT, INT, INTERPRETER, LONG, Estimate, Host, Pa
 from xcutils.core.folds import spread
 from xcutils.core.params import value
 from xcutils.core.ragged import Ragged, to_strings
-from xcutils.core.rules import settled
 from xcutils.model.costs import Network
 from xcutils.rank import bm25
 from xcutils.rank.calibration import Cutoffs, fit_curve, reliability
@@ -339,7 +338,7 @@ def cost(
     lexical     whether BM25 has a row
     rows        how many rankings are kept
     """
-    p, index = params["score"], settled("index", params["index"], s)
+    p, index = params["score"], params["index"]
     labels = FLOAT * s.labels * net.dim
     all_docs = FLOAT * s.docs * net.dim
     sample, compared = (sampled(p["sample"], s.test, s.labels, most) for most in (PRODUCTS, COMPARED))

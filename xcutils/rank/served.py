@@ -2,7 +2,8 @@
 
 The fused score of a label is linear in the document but for the memory:
 
-    score(x, l) = x . (w_c c_l + w_s z_l) + w_p ln(inverse propensity of l) + w_m memory(x, l)
+    rest(x, l) = x . (w_c c_l + w_s z_l) + w_p ln(inverse propensity of l)
+    score(x, l) = rest(x, l) + memory(x, l) max(0, w_m - w_o rest(x, l))
 
 so that one vector per label is stored and searched, with the propensity in dimensions of its own, in which every query
 has the same value. `score` and `xc predict`
@@ -155,7 +156,7 @@ class Model:
         found_places = found if len(found) == 1 else found + self._first_places(len(found))[:, None]
         if len(self.labels) < found.shape[1]:
             found_places = np.where(found < 0, len(found) * self.n_labels, found_places)  # the scratch has one more
-        total += self.fusion.memory * sums[found_places]
+        total += self.fusion.remembered(total, sums[found_places])
         _leave_out(found, total, excluded)
         sums[found_places] = 0  # what is left are labels that only the memory knows
         others, their_total = self._others(asked, places, sums, linear, total, k, excluded)
@@ -201,7 +202,8 @@ class Model:
             least = np.partition(total, total.shape[1] - k, axis=1)[:, total.shape[1] - k]
         last = linear[:, -1]
         last = np.where(last == -np.inf, 0, last)  # 0: of vectors that are zero
-        needed = (least - last - SLACK) / self.fusion.memory
+        gained = self.fusion.remembered(last, np.ones(len(last)))  # by a label of the last one's score, of all shares
+        needed = (least - last - SLACK) / np.maximum(gained, TINY)
         remembered = sums[places]
         may = remembered >= np.maximum(needed if len(needed) == 1 else needed[places // self.n_labels], TINY)
         wanted = places[may]
@@ -210,7 +212,8 @@ class Model:
         wanted = np.unique(wanted)
         rows, labels = np.divmod(wanted, self.n_labels)
         seen = self.labels.seen(asked)
-        scores = np.einsum("pd,pd->p", self.labels.take(labels), seen[rows]) + self.fusion.memory * sums[wanted]
+        scores = np.einsum("pd,pd->p", self.labels.take(labels), seen[rows]).astype(np.float64)
+        scores += self.fusion.remembered(scores, sums[wanted])
         counts = np.bincount(rows, minlength=len(asked))
         ids = np.full((len(asked), int(counts.max())), -1, dtype=np.int64)
         values = np.full(ids.shape, -np.inf)

@@ -48,6 +48,10 @@ def inverse_propensity(frequency: np.ndarray, n_docs: int, a: float, b: float) -
 def inverse_propensities(train: Path, labels: Path) -> np.ndarray:
     """(L,) float64 inverse propensities of prepared labels, with the constants of the dataset's family [Jain 2016]."""
     frequency = artifacts.load_array(labels, "frequency")
-    family = family_of(artifacts.load_json(train, "meta.json")["dataset"])
     n_docs = len(artifacts.load_array(train, "is_validation"))
-    return inverse_propensity(np.asarray(frequency), n_docs, *CONSTANTS[family])
+    return inverse_propensity(np.asarray(frequency), n_docs, *constants_of(train))
+
+
+def constants_of(train: Path) -> tuple[float, float]:
+    """(A, B) for the prepared dataset."""
+    return CONSTANTS[family_of(artifacts.load_json(train, "meta.json")["dataset"])]
