@@ -174,8 +174,8 @@ class Weighing:
     def draw_around(self, centre: Sequence[float]) -> None:
         """Try weightings near this one, always the same: which of them are as good shows how far the best is chance.
 
-        Classifier and similarity know much the same: how they share what they weigh together is drawn from all ways, and
-        so is the propensity, which may be next to nothing.
+        Classifier and similarity know much the same: how they share what they weigh together is drawn from all ways. So
+        is the propensity, which may be next to nothing.
         """
         rng = np.random.default_rng(1)
         around = np.array(centre) * np.exp(APART * rng.standard_normal((AROUND, len(WEIGHTS))))
