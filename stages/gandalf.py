@@ -19,7 +19,7 @@ from xcutils.core.costs import FLOAT, INT, INTERPRETER, LONG, Estimate, Host, Pa
 from xcutils.core.folds import folds
 from xcutils.core.params import value
 from xcutils.core.ragged import Ragged
-from xcutils.core.rules import settled
+from xcutils.core.rules import follow
 from xcutils.train.correlations import (
     PAIRS,
     WALKS,
@@ -130,7 +130,8 @@ def main(train: Path, labels: Path, out: Path, file: Path) -> None:
     inputs = [train, labels]
     artifacts.check_together(*inputs)
     sizes = costs.sizes_of(train, labels)
-    costs.announce(cost, sizes, settled(settings.values, sizes))
+    settings = follow(settings, sizes, "gandalf")
+    costs.announce(cost, sizes, settings.values)
     positives = artifacts.load_ragged(train, "positives")
     n_labels = len(artifacts.load_array(labels, "frequency"))
     refit = artifacts.load_json(train, "meta.json")["refit"]

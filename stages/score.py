@@ -15,7 +15,7 @@ from xcutils.core import artifacts, console, costs, runtime
 from xcutils.core.costs import Estimate, Host, Sizes
 from xcutils.core.folds import last_fit
 from xcutils.core.pipelines import MODULAR
-from xcutils.core.rules import settled
+from xcutils.core.rules import follow
 from xcutils.model.encoders import encode, load_encoder, network
 from xcutils.model.transformer import transformer_network
 from xcutils.model.untrained import UNTRAINED, build_zero_shot
@@ -96,7 +96,8 @@ def main(prepare, embed, encoder, augment, classifier, index, metrics, out) -> N
     read = [train, labels, tokenizer, test_dir, embed, encoder, augment, classifier, index]
     artifacts.check_together(*read)
     sizes = costs.sizes_of(train, labels, test_dir)
-    costs.announce(cost, sizes, settled(settings.values, sizes))
+    settings = follow(settings, sizes, "score")
+    costs.announce(cost, sizes, settings.values)
     inverse = inverse_propensities(train, labels)
     test = load_split(test_dir, len(inverse))
     sample = test.sample(sampled(p.sample, len(test.tokens), len(inverse)))

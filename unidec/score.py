@@ -12,7 +12,7 @@ from stages import parameters, run
 from xcutils.core import artifacts, console, costs, runtime
 from xcutils.core.costs import Estimate, Host, Sizes
 from xcutils.core.pipelines import UNIDEC
-from xcutils.core.rules import settled
+from xcutils.core.rules import follow
 from xcutils.model.unified import pretrained_network, unified_network
 from xcutils.rank import scoring
 from xcutils.rank.assembly import final_predictor
@@ -56,7 +56,8 @@ def main(prepare: Path, train: Path, index: Path, metrics: Path, out: Path, file
     read = [docs, labels, tokenizer, test_dir, train, index]
     artifacts.check_together(*read)
     sizes = costs.sizes_of(docs, labels, test_dir)
-    costs.announce(cost, sizes, settled(settings.values, sizes))
+    settings = follow(settings, sizes, "score")
+    costs.announce(cost, sizes, settings.values)
     inverse = inverse_propensities(docs, labels)
     test = load_split(test_dir, len(inverse))
     sample = test.sample(sampled(p.sample, len(test.tokens), len(inverse)))
