@@ -42,13 +42,8 @@ class Graphs:
     recall: float
 
 
-@dataclass(frozen=True)
-class Bag:
-    buckets: int | str
-
-
-def settings_of(k: int | str, graphs: Graphs, buckets: int | str = 9) -> Parameters:
-    return Parameters(top(k), {"index": graphs, "encoder": Bag(buckets)})
+def settings_of(k: int | str, graphs: Graphs) -> Parameters:
+    return Parameters(top(k), {"index": graphs})
 
 
 @pytest.mark.parametrize(
@@ -60,32 +55,18 @@ def test_graphs_of_many_vectors_have_more_links(docs, labels, m, ef):
 
 
 def test_everything_is_settled_where_it_says_auto_and_a_stage_tells_its_own_decisions(capsys):
-    sizes = Sizes(docs=165_405, labels=97_757, doc_tokens=10**6)
-    found = follow(settings_of(AUTO, Graphs(AUTO, 300, 0.9), AUTO), sizes, "index")
-    assert found == settings_of(32_768, Graphs(16, 300, 0.9), 262_144)
+    sizes = Sizes(docs=165_405, labels=97_757)
+    found = follow(settings_of(AUTO, Graphs(AUTO, 300, 0.9)), sizes, "index")
+    assert found == settings_of(32_768, Graphs(16, 300, 0.9))
     assert capsys.readouterr().err == "index.m = 16 (a graph of 165,405 vectors, above 50,000)\n"
     given = settings_of(7, Graphs(8, 64, 0.9))
-    assert follow(given, sizes, "K", "index", "encoder") == given and not capsys.readouterr().err
+    assert follow(given, sizes, "K", "index") == given and not capsys.readouterr().err
 
 
 def test_words_without_a_rule_stay_as_they_are_and_nothing_is_changed_in_place():
     params = {"K": 5, "index": {"m": AUTO, "search": AUTO}}
     assert settled(params, Sizes(docs=1, labels=1)) == {"K": 5, "index": {"m": 12, "search": AUTO}}
     assert params["index"]["m"] == AUTO
-
-
-@pytest.mark.parametrize(
-    ("docs", "batch"), [(9_101, 1024), (10**7, 1024), (910, 64), (2_000, 128), (3, 64), (16_000, 1024), (8_000, 512)]
-)
-def test_an_epoch_has_eight_steps_at_least(docs, batch):
-    sizes = Sizes(docs=docs, labels=100)
-    assert decide("encoder.batch_size", AUTO, sizes) == decide("classifier.batch_size", AUTO, sizes) == batch
-    assert batch == 64 or docs / batch >= 8
-
-
-@pytest.mark.parametrize(("tokens", "buckets"), [(10, 32_768), (150_000, 32_768), (500_000, 131_072), (10**8, 262_144)])
-def test_rows_for_ngrams_follow_the_texts(tokens, buckets):
-    assert decide("encoder.buckets", AUTO, Sizes(docs=9, labels=9, doc_tokens=tokens)) == buckets
 
 
 def test_all_that_is_decided_for_a_file_is_told_in_the_order_of_the_rules():

@@ -15,27 +15,11 @@ from xcutils.core.costs import Sizes
 from xcutils.core.params import AUTO, Parameters
 
 MANY = 50_000  # vectors of a graph
-STEPS = 8  # of an epoch, at least
-BATCH = (64, 1024)  # documents, at least and at most
-BUCKETS = (1 << 15, 1 << 18)  # rows for n-grams, at least and at most
 
 
 def shared_vectors(s: Sizes) -> tuple[int, str]:
     """About three labels share an auxiliary vector."""
     return power_of_two(s.labels / 3), f"a third of {s.labels:,} labels, as a power of two"
-
-
-def documents_of_a_step(s: Sizes) -> tuple[int, str]:
-    """A small dataset needs small batches, or training is over after a few steps."""
-    wanted = min(max(1 << int(log2(max(1, s.docs / STEPS))), BATCH[0]), BATCH[1])
-    return wanted, f"{STEPS} steps or more in {s.docs:,} documents, but {BATCH[0]} to {BATCH[1]:,} of them"
-
-
-def rows_of_ngrams(s: Sizes) -> tuple[int, str]:
-    """More texts have more n-grams, which should not fall into one row with others."""
-    tokens = s.doc_tokens + s.label_tokens
-    wanted = min(max(power_of_two(tokens / 4), BUCKETS[0]), BUCKETS[1])
-    return wanted, f"a quarter of {tokens:,} tokens, as a power of two from {BUCKETS[0]:,} to {BUCKETS[1]:,}"
 
 
 def links(s: Sizes) -> tuple[int, str]:
@@ -59,10 +43,6 @@ def _by_vectors(s: Sizes, *, few: int, many: int) -> tuple[int, str]:
 # Parameter -> its rule: sizes in, the value and why out.
 RULES: dict[str, Callable[[Sizes], tuple[Any, str]]] = {
     "K": shared_vectors,
-    "encoder.batch_size": documents_of_a_step,
-    "encoder.buckets": rows_of_ngrams,
-    "train.buckets": rows_of_ngrams,
-    "classifier.batch_size": documents_of_a_step,
     "index.m": links,
     "index.ef_construction": looked_at,
 }

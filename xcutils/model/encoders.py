@@ -43,7 +43,7 @@ class Architecture:
     hidden: int = value(low=1)
     dropout: float = value(low=0, high=0.95)
     ngrams: int = value(low=1, high=5)
-    buckets: int | Literal["auto"] = value(low=1)
+    buckets: int = value(low=1)
 
     def build(self, texts: Iterable[Ragged], special: dict) -> Encoder:
         """A fresh encoder.

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -39,7 +38,6 @@ class Trained:
 class Clustered(Trained):
     """The parameters of stages whose batches are clusters of documents, which grow from epoch to epoch [NGAME]."""
 
-    batch_size: int | Literal["auto"] = value(low=2)  # type: ignore[assignment]
     cluster_from: int = value(low=0)
     cluster_first: int = value(low=1)
     cluster_double: int = value(low=1)
@@ -58,7 +56,7 @@ class Clustered(Trained):
     def batches(self) -> dict[str, int]:
         """The keywords of samplers.ClusteredEpochs."""
         sizes = {"first": self.cluster_first, "double_every": self.cluster_double, "last": self.cluster_last}
-        return {"batch_size": int(self.batch_size), "refresh": self.refresh, "first_epoch": self.cluster_from, **sizes}
+        return {"batch_size": self.batch_size, "refresh": self.refresh, "first_epoch": self.cluster_from, **sizes}
 
 
 def fit_folds(folds: Iterable[Fold], fit: Callable[[Fold, Snapshots, Path], None], scratch: Scratch, out: Path) -> None:
