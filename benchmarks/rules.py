@@ -7,7 +7,7 @@ A part of a dataset (xc export's form, in WORK/NAME/PART/titles) shows what a ru
 whole   the dataset
 tenth   a tenth of the training documents, by a hash
 long    the longer half of the training documents
-few     at most two labels to a training document, drawn by a hash
+few     at most two labels to a training document, drawn at random but always the same
 
 Labels that are left without a training document are left out. Each value is one run up to `index`, in a clone of HEAD,
 without the second fit; no test document is ranked. A run that is finished is not made again.

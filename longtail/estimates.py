@@ -28,7 +28,6 @@ def with_dims(s: Sizes, pipeline: Pipeline, params: dict, first: dict) -> Sizes:
 
     params, first  of the pipeline, and of the root's, which prepares and embeds
     """
-    params, first = (settled(values, s) for values in (params, first))
     dim = stage_module(pipeline, pipeline.trains).network(params).dim
     return replace(s, dim=dim, embed_dim=stage_module(MODULAR, "embed").network(first).dim)
 

@@ -234,6 +234,18 @@ def test_the_propensity_has_as_many_dimensions_as_its_size_demands(weight, dims)
     )
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("search", INDEXES)
+def test_labels_without_a_vector_leave_no_score_that_is_no_number(search):
+    made = Made(search, labels=12)
+    model, vectors = made.model, made.combined.copy()
+    vectors[3:] = 0
+    model.labels = INDEXES[search].over(vectors, HALF, ef=400)
+    ids, scores = model.rank(made.queries, 10)
+    assert not np.isnan(scores).any() and not np.isnan(model.fusion.probabilities(scores)).any()
+    assert ((ids >= 0) == (scores > -np.inf)).all() and (np.sort(ids)[:, -3:] >= 0).all()
+
+
 def test_an_encoder_that_needs_torch_answers_without_dropout(tmp_path):
     encoder = BiGRU(torch.randn(20, 4), hidden=3, dropout=0.5)
     tokens = from_rows([[1, 2, 3], [4], [5, 6]], np.int32)

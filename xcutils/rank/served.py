@@ -154,9 +154,11 @@ class Model:
         sums = self.scratch.of(len(queries) * self.n_labels)
         np.add.at(sums, places, weights)
         found_places = found if len(found) == 1 else found + self._first_places(len(found))[:, None]
+        rest = total
         if len(self.labels) < found.shape[1]:
             found_places = np.where(found < 0, len(found) * self.n_labels, found_places)  # the scratch has one more
-        total += self.fusion.remembered(total, sums[found_places])
+            rest = np.where(found < 0, 0, total)
+        total = total + self.fusion.remembered(rest, sums[found_places])
         _leave_out(found, total, excluded)
         sums[found_places] = 0  # what is left are labels that only the memory knows
         others, their_total = self._others(asked, places, sums, linear, total, k, excluded)
