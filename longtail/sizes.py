@@ -7,6 +7,7 @@ from longtail import files
 from xcutils.core import artifacts
 from xcutils.core.costs import Sizes, sizes_of
 from xcutils.core.errors import UserError
+from xcutils.core.rules import decide, split_sizes
 from xcutils.data.datasets import load_dataset
 from xcutils.data.summaries import PUBLISHED
 from xcutils.model.tokens import load_tokenizer, tokenize
@@ -42,16 +43,15 @@ def raw(path: Path, params: dict) -> Sizes:
 
 
 def _sizes(train: _File, labels: _File, test: _File, p: dict) -> Sizes:
-    return Sizes(
-        docs=train.lines,
-        labels=labels.lines,
+    split = split_sizes(train.lines, labels.lines, p["validation"])
+    return replace(
+        split,
         positives=round(train.lines * train.labels),
-        validation=round(train.lines * p["validation"]),
         test=test.lines,
         doc_tokens=round(train.lines * train.tokens),
         label_tokens=round(labels.lines * labels.tokens),
         test_tokens=round(test.lines * test.tokens),
-        refit=p["refit"],
+        refit=decide("prepare.refit", p["refit"], split),
     )
 
 
@@ -97,6 +97,7 @@ def scaled(s: Sizes, params: dict, *, docs=None, labels=None, positives=None, te
     tokens  of a text, on average
     """
     docs, labels, test = docs or s.docs, labels or s.labels, test or s.test
+    split = split_sizes(docs, labels, params["prepare"]["validation"])
 
     def of(total: int, was: int, now: int) -> int:
         return round(now * tokens) if tokens else round(total * now / max(1, was))
@@ -108,8 +109,8 @@ def scaled(s: Sizes, params: dict, *, docs=None, labels=None, positives=None, te
         test=test,
         positives=positives or round(s.positives * docs / s.docs),
         filtered=round(s.filtered * docs / s.docs),
-        validation=round(docs * params["prepare"]["validation"]),
-        refit=params["prepare"]["refit"],
+        validation=split.validation,
+        refit=decide("prepare.refit", params["prepare"]["refit"], split),
         doc_tokens=of(s.doc_tokens, s.docs, docs),
         label_tokens=of(s.label_tokens, s.labels, labels),
         test_tokens=of(s.test_tokens, s.test, test),

@@ -24,6 +24,7 @@ from xcutils.core import artifacts, console, runtime
 from xcutils.core.costs import INT, INTERPRETER, LONG, Estimate, Host, Part, Sizes
 from xcutils.core.params import value
 from xcutils.core.ragged import Ragged, concatenate, from_strings
+from xcutils.core.rules import follow, split_sizes, validation_share
 from xcutils.data.corpora import Corpus, Dataset, split_validation
 from xcutils.data.datasets import load_dataset
 from xcutils.data.filters import as_in_test
@@ -43,9 +44,9 @@ SHOWN = 5  # skipped rows that are shown
 class Params:
     tokenizer: str
     max_tokens: int = value(low=3)  # two special tokens and one of the text
-    validation: float = value(above=0, high=0.5)
+    validation: float | Literal["auto"] = value(above=0, high=0.5)
     bad_rows: float = value(low=0, high=1)
-    refit: Literal["continue", True, False]
+    refit: Literal["auto", "continue", True, False]
 
 
 @dataclass(frozen=True)
@@ -137,13 +138,15 @@ def main(dataset: Path, out: Path) -> None:
     """Prepare the folder or file DATASET and write the folders of OUT."""
     runtime.start()
     settings = parameters()
-    p = settings.section("prepare", Params)
     check_models(settings.values)
+    p = settings.section("prepare", Params)
     tokenizer = load_tokenizer(p.tokenizer)
     special_ids(tokenizer)  # refuses a tokenizer of another style before the long work
     data = load_dataset(dataset)
     data.report.refuse_above(p.bad_rows)
-    is_validation = split_validation(data.train.identity, p.validation)
+    sizes = split_sizes(len(data.train.ids), len(data.label_ids), p.validation)
+    p = follow(settings, sizes, "prepare").section("prepare", Params)
+    is_validation = split_validation(data.train.identity, validation_share(p.validation, sizes.docs))
     check_trainable(data, is_validation)
     data = replace(data, train_filter=as_in_test(data, is_validation))
     texts = {"train": data.train.texts, "test": data.test.texts, "labels": data.label_texts}

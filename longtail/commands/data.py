@@ -44,12 +44,13 @@ def check(path: Path, out: Path | None, **stated) -> None:
 
     Its statistics and what is wrong with it are printed. The exit code is 1 if it could not be trained on.
     """
+    from xcutils.core.rules import validation_share
     from xcutils.data.corpora import split_validation
     from xcutils.data.summaries import check_trainable, statistics, table
 
     p = _prepare_params()
     data = _load(path, stated)
-    is_validation = split_validation(data.train.identity, p.validation)
+    is_validation = split_validation(data.train.identity, validation_share(p.validation, len(data.train.ids)))
     report = data.report
     lines = [*report.notes, table(statistics(data, is_validation)), *hints(data), ""]
     lines.append(f"{report.total:,} problem{'s' * (report.total > 1)}:" if report.total else ALL_WELL)

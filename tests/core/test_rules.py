@@ -8,7 +8,17 @@ from xcutils.core.costs import Sizes
 from xcutils.core.errors import UserError
 from xcutils.core.params import AUTO, Parameters, check
 from xcutils.core.pipelines import Top
-from xcutils.core.rules import RULES, decide, follow, power_of_two, reason, reasons, settled
+from xcutils.core.rules import (
+    RULES,
+    decide,
+    follow,
+    power_of_two,
+    reason,
+    reasons,
+    settled,
+    split_sizes,
+    validation_share,
+)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +64,33 @@ def test_graphs_of_many_vectors_have_more_links(docs, labels, m, ef):
     assert (decide("index.m", AUTO, sizes), decide("index.ef_construction", AUTO, sizes)) == (m, ef)
 
 
+@pytest.mark.parametrize(
+    ("docs", "share", "refit"),
+    [(9_101, 0.1, True), (50_000, 0.1, True), (99_000, 0.0505, True), (165_405, 0.0302, False), (244_560, 0.0204, False)],
+)
+def test_validation_documents_are_enough_and_few_ones_are_not_fitted_again(docs, share, refit):
+    sizes = split_sizes(docs, 10, AUTO)
+    assert validation_share(AUTO, docs) == share and sizes.validation == round(docs * share)
+    assert decide("prepare.refit", AUTO, sizes) is refit
+
+
+def test_a_share_that_is_given_decides_on_the_second_fit():
+    assert decide("prepare.refit", AUTO, split_sizes(1_000_000, 10, 0.2)) is True
+    assert decide("prepare.refit", AUTO, split_sizes(1_000, 10, 0.02)) is False
+    assert decide("prepare.refit", "continue", split_sizes(1_000_000, 10, AUTO)) == "continue"
+    assert reason("prepare.refit", split_sizes(165_405, 10, AUTO)) == (
+        "prepare.refit = false (validation documents are 3.0% of the training documents)"
+    )
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.integers(1, 10**9))
+def test_validation_documents_are_a_tenth_or_about_as_many_as_are_enough(docs):
+    share = validation_share(AUTO, docs)
+    assert 0 < share <= 0.1
+    assert share == 0.1 or abs(docs * share - 5_000) <= 30
+
+
 def test_everything_is_settled_where_it_says_auto_and_a_stage_tells_its_own_decisions(capsys):
     sizes = Sizes(docs=165_405, labels=97_757)
     found = follow(settings_of(AUTO, Graphs(AUTO, 300, 0.9)), sizes, "index")
@@ -77,7 +114,7 @@ def test_all_that_is_decided_for_a_file_is_told_in_the_order_of_the_rules():
 def test_every_rule_gives_a_value_and_a_reason():
     for name in RULES:
         value, why = RULES[name](Sizes(docs=10, labels=10))
-        assert value and why
+        assert value is not None and why
 
 
 def top(k) -> Top:

@@ -15,11 +15,36 @@ from xcutils.core.costs import Sizes
 from xcutils.core.params import AUTO, Parameters
 
 MANY = 50_000  # vectors of a graph
+HELD_OUT, ENOUGH = 0.1, 5_000  # share of the training documents that are for validation; so many tell choices apart
+WORTH = 0.05  # of the training documents: fewer validation documents are not worth fitting everything once more
 
 
 def shared_vectors(s: Sizes) -> tuple[int, str]:
     """About three labels share an auxiliary vector."""
     return power_of_two(s.labels / 3), f"a third of {s.labels:,} labels, as a power of two"
+
+
+def held_out(s: Sizes) -> tuple[float, str]:
+    """Figures of 5,000 documents are steady enough for every choice: more are better trained on."""
+    if s.docs * HELD_OUT <= ENOUGH:
+        return HELD_OUT, f"of {s.docs:,} training documents"
+    return float(f"{ENOUGH / s.docs:.3g}"), f"about {ENOUGH:,} of {s.docs:,} training documents"
+
+
+def fitted_again(s: Sizes) -> tuple[bool, str]:
+    """A second fit, on the validation documents too, takes as long as the first one."""
+    share = s.validation / max(1, s.docs)
+    return share >= WORTH, f"validation documents are {100 * share:.1f}% of the training documents"
+
+
+def validation_share(given: float | str, docs: int) -> float:
+    """The share of so many training documents that is for validation; given  a share, or `auto`"""
+    return decide("prepare.validation", given, Sizes(docs=docs, labels=0))
+
+
+def split_sizes(docs: int, labels: int, validation: float | str) -> Sizes:
+    """The sizes of data that have not been split yet."""
+    return Sizes(docs=docs, labels=labels, validation=round(docs * validation_share(validation, docs)))
 
 
 def links(s: Sizes) -> tuple[int, str]:
@@ -43,6 +68,8 @@ def _by_vectors(s: Sizes, *, few: int, many: int) -> tuple[int, str]:
 # Parameter -> its rule: sizes in, the value and why out.
 RULES: dict[str, Callable[[Sizes], tuple[Any, str]]] = {
     "K": shared_vectors,
+    "prepare.validation": held_out,
+    "prepare.refit": fitted_again,
     "index.m": links,
     "index.ef_construction": looked_at,
 }
@@ -88,7 +115,8 @@ def reasons(params: dict[str, Any], sizes: Sizes) -> list[str]:
 def reason(name: str, sizes: Sizes) -> str:
     """What the rule says and why, in a line."""
     value, why = RULES[name](sizes)
-    return f"{name} = {value:,} ({why})"
+    shown = str(value).lower() if isinstance(value, bool) else f"{value:,}"
+    return f"{name} = {shown} ({why})"
 
 
 def power_of_two(number: float) -> int:
