@@ -66,12 +66,26 @@ def test_graphs_of_many_vectors_have_more_links(docs, labels, m, ef):
 
 @pytest.mark.parametrize(
     ("docs", "share", "refit"),
-    [(9_101, 0.1, True), (50_000, 0.1, True), (99_000, 0.0505, True), (165_405, 0.0302, False), (244_560, 0.0204, False)],
+    [
+        (9_101, 0.1, True),
+        (50_000, 0.1, True),
+        (99_000, 0.0505, True),
+        (165_405, 0.0302, False),
+        (244_560, 0.0204, False),
+    ],
 )
 def test_validation_documents_are_enough_and_few_ones_are_not_fitted_again(docs, share, refit):
     sizes = split_sizes(docs, 10, AUTO)
     assert validation_share(AUTO, docs) == share and sizes.validation == round(docs * share)
     assert decide("prepare.refit", AUTO, sizes) is refit
+
+
+@pytest.mark.parametrize(
+    ("longest", "tokens"), [(0, 32), (26, 32), (30, 32), (31, 64), (101, 128), (126, 128), (127, 128), (9_999, 128)]
+)
+def test_texts_are_read_to_their_end_up_to_a_limit(longest, tokens):
+    assert decide("prepare.max_tokens", AUTO, Sizes(docs=1, labels=1, longest=longest)) == tokens
+    assert decide("prepare.max_tokens", 50, Sizes(docs=1, labels=1, longest=longest)) == 50
 
 
 def test_a_share_that_is_given_decides_on_the_second_fit():
