@@ -28,10 +28,9 @@ def shared_vectors(s: Sizes) -> tuple[int, str]:
 def read_tokens(s: Sizes) -> tuple[int, str]:
     """Nearly all texts are read to their end; what stands far behind in the longest ones says little."""
     wanted = -(-(s.longest + 2) // PIECES) * PIECES  # two special tokens
-    why = f"99 of 100 training texts have at most {s.longest} tokens" if s.longest else "of short texts"
-    return min(
-        max(wanted, SHORTEST), LONGEST
-    ), why if wanted <= LONGEST else f"many texts have more than {LONGEST} tokens"
+    if wanted > LONGEST:
+        return LONGEST, f"many texts have more than {LONGEST} tokens"
+    return max(wanted, SHORTEST), f"99 of 100 training texts have at most {s.longest} tokens"
 
 
 def held_out(s: Sizes) -> tuple[float, str]:
