@@ -7,10 +7,10 @@ from longtail import files
 from xcutils.core import artifacts
 from xcutils.core.costs import Sizes, sizes_of
 from xcutils.core.errors import UserError
-from xcutils.core.rules import LONGEST, decide, split_sizes
+from xcutils.core.rules import decide, split_sizes
 from xcutils.data.datasets import load_dataset
 from xcutils.data.summaries import PUBLISHED
-from xcutils.model.tokens import load_tokenizer, long_text, tokenize
+from xcutils.model.tokens import load_tokenizer, tokenize
 
 SAMPLE = 20_000  # texts whose tokens are counted, about
 TITLE, QUERY = 13, 6  # tokens of a product's title, of a search query
@@ -30,22 +30,20 @@ def raw(path: Path, params: dict) -> Sizes:
     """The sizes a dataset will have when prepared; tokens are counted in some of its texts."""
     p = params["prepare"]
     tokenizer, data = load_tokenizer(p["tokenizer"]), load_dataset(path)
-    longest = long_text(tokenizer, data.train.texts, LONGEST)
-    most = decide("prepare.max_tokens", p["max_tokens"], Sizes(docs=0, labels=0, longest=longest))
 
     def mean_tokens(texts: list[str]) -> float:
         some = texts[:: max(1, len(texts) // SAMPLE)]
-        return len(tokenize(tokenizer, some, most).values) / max(1, len(some))
+        return len(tokenize(tokenizer, some, p["max_tokens"]).values) / max(1, len(some))
 
     train, test = (
         _File(len(c.ids), mean_tokens(c.texts), len(c.positives.values) / max(1, len(c.ids)))
         for c in (data.train, data.test)
     )
-    return _sizes(train, _File(len(data.label_ids), mean_tokens(data.label_texts), 0), test, p, longest)
+    return _sizes(train, _File(len(data.label_ids), mean_tokens(data.label_texts), 0), test, p)
 
 
-def _sizes(train: _File, labels: _File, test: _File, p: dict, longest: int) -> Sizes:
-    split = split_sizes(train.lines, labels.lines, p["validation"], longest)
+def _sizes(train: _File, labels: _File, test: _File, p: dict) -> Sizes:
+    split = split_sizes(train.lines, labels.lines, p["validation"])
     return replace(
         split,
         positives=round(train.lines * train.labels),
@@ -69,10 +67,9 @@ def like(name: str, published: dict[str, tuple], params: dict) -> Sizes:
     if name == BIG:
         scale = 40_000_000 / labels
         docs, labels, test = round(scale * docs), 40_000_000, round(scale * test)
-    mean = TITLE if "Titles" in name or name == BIG else QUERY if name.startswith("ORCAS") else LONGEST
-    most = decide("prepare.max_tokens", p["max_tokens"], Sizes(docs=docs, labels=labels, longest=mean)) - 2
-    tokens = min(most, mean)
-    return _sizes(_File(docs, tokens, per_doc), _File(labels, tokens, 0), _File(test, tokens, per_doc), p, mean)
+    longest = p["max_tokens"] - 2
+    tokens = min(longest, TITLE if "Titles" in name or name == BIG else QUERY if name.startswith("ORCAS") else longest)
+    return _sizes(_File(docs, tokens, per_doc), _File(labels, tokens, 0), _File(test, tokens, per_doc), p)
 
 
 def find(path: Path | None, name: str | None, params: dict, data: Path = Path("data")) -> tuple[str, Sizes]:

@@ -22,9 +22,9 @@ from tokenizers import Tokenizer
 from stages import parameters, run
 from xcutils.core import artifacts, console, runtime
 from xcutils.core.costs import INT, INTERPRETER, LONG, Estimate, Host, Part, Sizes
-from xcutils.core.params import AUTO, value
+from xcutils.core.params import value
 from xcutils.core.ragged import Ragged, concatenate, from_strings
-from xcutils.core.rules import LONGEST, SHORTEST, follow, split_sizes, validation_share
+from xcutils.core.rules import follow, split_sizes, validation_share
 from xcutils.data.corpora import Corpus, Dataset, split_validation
 from xcutils.data.datasets import load_dataset
 from xcutils.data.filters import as_in_test
@@ -33,7 +33,7 @@ from xcutils.data.summaries import check_trainable, frequencies, statistics, tab
 from xcutils.model.checkpoints import checkpoint_folder, weight_files
 from xcutils.model.costs import VOCABULARY
 from xcutils.model.encoders import check_architecture
-from xcutils.model.tokens import check_vocabulary, fill_empty, load_tokenizer, long_text, special_ids, tokenize
+from xcutils.model.tokens import check_vocabulary, fill_empty, load_tokenizer, special_ids, tokenize
 from xcutils.model.untrained import UNTRAINED
 
 STEP = 1 << 16  # texts tokenised between two updates of the progress
@@ -43,7 +43,7 @@ SHOWN = 5  # skipped rows that are shown
 @dataclass(frozen=True, kw_only=True)
 class Params:
     tokenizer: str
-    max_tokens: int | Literal["auto"] = value(low=3)  # two special tokens and one of the text
+    max_tokens: int = value(low=3)  # two special tokens and one of the text
     validation: float | Literal["auto"] = value(above=0, high=0.5)
     bad_rows: float = value(low=0, high=1)
     refit: Literal["auto", "continue", True, False]
@@ -65,10 +65,7 @@ def encode(tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int, name: st
 
 
 def check_models(params: dict) -> None:
-    """Refuse checkpoints that later stages could not use; done first, because the stages before them take long.
-
-    Where `max_tokens` is still to be decided, they are asked for as few as it may be.
-    """
+    """Refuse checkpoints that later stages could not use; done first, because the stages before them take long."""
     p = params["prepare"]
     own = params["embed"]["model"] == UNTRAINED
     sections = [] if own else [{"kind": "transformer", "layers": 0, **params["embed"]}]
@@ -76,7 +73,7 @@ def check_models(params: dict) -> None:
         name = f"{'encoder' if section is params['encoder'] else 'embed'}.model"
         check_vocabulary(checkpoint_folder(p["tokenizer"]), section["model"], name)
         weight_files(section["model"])
-        check_architecture(section, SHORTEST if p["max_tokens"] == AUTO else p["max_tokens"])
+        check_architecture(section, p["max_tokens"])
 
 
 def save_corpus(folder: Path, corpus: Corpus, tokens: Ragged, pairs: np.ndarray) -> None:
@@ -147,17 +144,13 @@ def main(dataset: Path, out: Path) -> None:
     special_ids(tokenizer)  # refuses a tokenizer of another style before the long work
     data = load_dataset(dataset)
     data.report.refuse_above(p.bad_rows)
-    longest = long_text(tokenizer, data.train.texts, LONGEST)
-    sizes = split_sizes(len(data.train.ids), len(data.label_ids), p.validation, longest)
-    settings = follow(settings, sizes, "prepare")
-    check_models(settings.values)
-    p = settings.section("prepare", Params)
-    max_tokens = int(p.max_tokens)
+    sizes = split_sizes(len(data.train.ids), len(data.label_ids), p.validation)
+    p = follow(settings, sizes, "prepare").section("prepare", Params)
     is_validation = split_validation(data.train.identity, validation_share(p.validation, sizes.docs))
     check_trainable(data, is_validation)
     data = replace(data, train_filter=as_in_test(data, is_validation))
     texts = {"train": data.train.texts, "test": data.test.texts, "labels": data.label_texts}
-    tokens = Tokens(**{name: encode(tokenizer, part, max_tokens, name) for name, part in texts.items()})
+    tokens = Tokens(**{name: encode(tokenizer, part, p.max_tokens, name) for name, part in texts.items()})
     tokens = replace(tokens, labels=fill_empty(tokens.labels, tokenizer))
     stats = statistics(data, is_validation) | {"tokens_per_doc": len(tokens.train.values) / len(data.train.ids)}
     out.mkdir(parents=True, exist_ok=True)

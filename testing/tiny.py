@@ -56,7 +56,6 @@ RECIPROCAL = 6  # pairs of a doc and a label of which each is the other's
 SETTINGS = {
     "K": 12,
     "dataset": DATASET,
-    "prepare.max_tokens": 32,
     "prepare.validation": 0.25,
     "prepare.refit": True,
     "cluster.head": 6,

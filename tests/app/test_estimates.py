@@ -441,7 +441,7 @@ def test_sizes_of_a_folder_and_of_what_is_prepared_from_it_agree(own_project):
     run_stages(own_project, ["prepare"])
     folder = own_project / "data" / "prepare"
     made = costs.sizes_of(folder / "train", folder / "labels", folder / "test")
-    assert replace(made, validation=0, filtered=0) == replace(raw, validation=0, longest=0)
+    assert replace(made, validation=0, filtered=0) == replace(raw, validation=0)
     assert made.validation and made.filtered
     few = costs.sizes_of(folder / "train", 40, dim=16, embed_dim=7)
     assert few == replace(made, label_tokens=0, test=0, test_tokens=0, dim=16, embed_dim=7)

@@ -80,14 +80,6 @@ def test_validation_documents_are_enough_and_few_ones_are_not_fitted_again(docs,
     assert decide("prepare.refit", AUTO, sizes) is refit
 
 
-@pytest.mark.parametrize(
-    ("longest", "tokens"), [(0, 32), (26, 32), (30, 32), (31, 64), (101, 128), (126, 128), (127, 128), (9_999, 128)]
-)
-def test_texts_are_read_to_their_end_up_to_a_limit(longest, tokens):
-    assert decide("prepare.max_tokens", AUTO, Sizes(docs=1, labels=1, longest=longest)) == tokens
-    assert decide("prepare.max_tokens", 50, Sizes(docs=1, labels=1, longest=longest)) == 50
-
-
 def test_a_share_that_is_given_decides_on_the_second_fit():
     assert decide("prepare.refit", AUTO, split_sizes(1_000_000, 10, 0.2)) is True
     assert decide("prepare.refit", AUTO, split_sizes(1_000, 10, 0.02)) is False

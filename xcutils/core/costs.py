@@ -42,7 +42,6 @@ class Sizes:
     label_tokens: int = 0
     test_tokens: int = 0
     filtered: int = 0  # filter pairs of the training documents
-    longest: int = 0  # tokens that 99 of 100 training documents have at most
     refit: Refit = True
     dim: int = 0  # dimensions of the trained encoder's vectors
     embed_dim: int = 0  # of the pretrained encoder's

@@ -16,21 +16,12 @@ from xcutils.core.params import AUTO, Parameters
 
 MANY = 50_000  # vectors of a graph
 HELD_OUT, ENOUGH = 0.1, 5_000  # share of the training documents that are for validation; so many tell choices apart
-SHORTEST, LONGEST, PIECES = 32, 128, 32  # tokens of a text: the least and the most that `auto` is, and its steps
 WORTH = 0.05  # of the training documents: fewer validation documents are not worth fitting everything once more
 
 
 def shared_vectors(s: Sizes) -> tuple[int, str]:
     """About three labels share an auxiliary vector."""
     return power_of_two(s.labels / 3), f"a third of {s.labels:,} labels, as a power of two"
-
-
-def read_tokens(s: Sizes) -> tuple[int, str]:
-    """Nearly all texts are read to their end; what stands far behind in the longest ones says little."""
-    wanted = -(-(s.longest + 2) // PIECES) * PIECES  # two special tokens
-    if wanted > LONGEST:
-        return LONGEST, f"many texts have more than {LONGEST} tokens"
-    return max(wanted, SHORTEST), f"99 of 100 training texts have at most {s.longest} tokens"
 
 
 def held_out(s: Sizes) -> tuple[float, str]:
@@ -51,10 +42,9 @@ def validation_share(given: float | str, docs: int) -> float:
     return decide("prepare.validation", given, Sizes(docs=docs, labels=0))
 
 
-def split_sizes(docs: int, labels: int, validation: float | str, longest: int = 0) -> Sizes:
-    """The sizes of data that have not been split yet; longest  tokens that 99 of 100 training documents have at most"""
-    held = round(docs * validation_share(validation, docs))
-    return Sizes(docs=docs, labels=labels, validation=held, longest=longest)
+def split_sizes(docs: int, labels: int, validation: float | str) -> Sizes:
+    """The sizes of data that have not been split yet."""
+    return Sizes(docs=docs, labels=labels, validation=round(docs * validation_share(validation, docs)))
 
 
 def links(s: Sizes) -> tuple[int, str]:
@@ -78,7 +68,6 @@ def _by_vectors(s: Sizes, *, few: int, many: int) -> tuple[int, str]:
 # Parameter -> its rule: sizes in, the value and why out.
 RULES: dict[str, Callable[[Sizes], tuple[Any, str]]] = {
     "K": shared_vectors,
-    "prepare.max_tokens": read_tokens,
     "prepare.validation": held_out,
     "prepare.refit": fitted_again,
     "index.m": links,

@@ -9,7 +9,6 @@ from tokenizers import Tokenizer
 from xcutils.core.errors import UserError
 from xcutils.core.ragged import Ragged, starts
 
-COUNTED = 20_000  # texts whose tokens are counted, at most
 TOKENISED = 4096  # texts tokenised at once: enough for every core, little memory
 
 
@@ -56,12 +55,6 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], max_tokens: int) -> Rag
         lengths[first : first + len(rows)] = [len(row) for row in rows]
         values.append(np.concatenate(rows))
     return Ragged(np.concatenate(values), starts(lengths))
-
-
-def long_text(tokenizer: Tokenizer, texts: Sequence[str], most: int) -> int:
-    """The number of tokens, `most` at most, that 99 of 100 texts do not exceed; counted in some of them."""
-    some = texts[:: -(-len(texts) // COUNTED)] if len(texts) else []
-    return int(np.percentile(tokenize(tokenizer, some, most + 2).lengths, 99)) if len(some) else 0
 
 
 def fill_empty(tokens: Ragged, tokenizer: Tokenizer) -> Ragged:
