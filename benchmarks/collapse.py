@@ -27,7 +27,7 @@ from xcutils.core import artifacts, console
 from xcutils.core.ragged import Ragged
 from xcutils.model.tokens import check_vocabulary
 from xcutils.search.exact import exact
-from xcutils.train.training import Optimisers, linear, mean_cosine
+from xcutils.train.training import Optimisers, factor, mean_cosine
 
 WORK = ROOT / ".scratch" / "collapse"
 DOCS = 2000
@@ -132,7 +132,7 @@ def train(part: Part, p: Params, special: dict, steps: int, watched: list[int]) 
         optimiser.clear()
         loss = model.loss(batches.pop(), rng)
         loss.backward()
-        optimiser.step(linear(step, max(steps, 2 * p.warmup), p.warmup))
+        optimiser.step(factor(step, max(steps, 2 * p.warmup), p.warmup))
         losses.append(float(loss.detach()))
     return found
 
