@@ -13,6 +13,7 @@ each other one changes what its name says. Random batches, no auxiliary vectors.
 
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +34,7 @@ WORK = ROOT / ".scratch" / "collapse"
 DOCS = 2000
 HELD_OUT = 0.2
 TOKENS = 14  # of a text, besides the two special ones
+PARTS = 3  # so often during training the figures are taken
 SEED = 0
 DEFAULT = "sentence-transformers/all-MiniLM-L6-v2"
 
@@ -63,7 +65,7 @@ VARIANTS: dict[str, dict] = {
     "weights alike": {"weighting": 0.0},
     "negatives 100": {"negatives": 100},
     "negatives 100, weights alike": {"negatives": 100, "weighting": 0.0},
-    "margin 0.1": {"margin": 0.1},
+    "margin 1": {"margin": 1.0},
     "softmax": {"loss": "decoupled-softmax", "tau": 0.05},
 }
 
@@ -108,42 +110,62 @@ def figures(model: Siamese, part: Part) -> dict[str, float]:
     return {"docs": mean_cosine(docs), "labels": mean_cosine(labels), "P@1": 100 * float(right.mean())}
 
 
-def train(part: Part, p: Params, special: dict, steps: int, watched: list[int]) -> list[dict]:
-    """The figures and the mean loss since the last ones, after each of the `watched` steps."""
+def untrained(part: Part, p: Params, special: dict) -> Siamese:
+    """The model as every variant starts."""
     torch.manual_seed(SEED)
     alone = np.full(len(part.labels), -1, dtype=np.int32)
-    encoder = p.build([part.docs, part.labels], special)
-    model = Siamese(encoder, part.docs, part.labels, part.positives, alone, p)
-    optimiser = Optimisers(encoder, p.lr, tables=encoder.tables, weight_decay=p.weight_decay)
-    rng = np.random.default_rng(SEED)
+    return Siamese(p.build([part.docs, part.labels], special), part.docs, part.labels, part.positives, alone, p)
+
+
+def batches_of(part: Part, p: Params, rng: np.random.Generator) -> Iterator[np.ndarray]:
+    """Random batches of the documents that are not held out, epoch after epoch."""
     training = np.flatnonzero(~part.held_out)
-    batches: list[np.ndarray] = []
+    while True:
+        order = rng.permutation(training)
+        yield from [order[i : i + p.batch_size] for i in range(0, len(order) - p.batch_size + 1, p.batch_size)][::-1]
+
+
+def violation(part: Part, p: Params, special: dict) -> float:
+    """How far the negatives are above the positives less the margin, as the loss weighs them, before the first step.
+
+    Where all texts have one vector it is the margin: what is larger than that becomes smaller on the way there.
+    """
+    rng = np.random.default_rng(SEED)
+    model = untrained(part, p, special)
+    with torch.no_grad():
+        loss = float(model.loss(next(batches_of(part, p, rng)), rng))
+    return loss * p.negatives if p.weighting else loss
+
+
+def train(part: Part, p: Params, special: dict, steps: int, watched: list[int]) -> list[dict]:
+    """The figures, and the mean loss since the last ones, after each of the `watched` steps."""
+    model = untrained(part, p, special)
+    optimiser = Optimisers(model.encoder, p.lr, tables=model.encoder.tables, weight_decay=p.weight_decay)
+    rng = np.random.default_rng(SEED)
+    batches = batches_of(part, p, rng)
     losses: list[float] = []
-    found = []
-    for step in range(steps + 1):
-        if step in watched:
-            found.append({"step": step, "loss": float(np.mean(losses)) if losses else None, **figures(model, part)})
-            losses = []
-        if step == steps:
-            break
-        if not batches:
-            order = rng.permutation(training)
-            batches = [order[i : i + p.batch_size] for i in range(0, len(order) - p.batch_size + 1, p.batch_size)]
+    found = [{"step": 0, "loss": None, **figures(model, part)}]
+    for step in range(steps):
         optimiser.clear()
-        loss = model.loss(batches.pop(), rng)
+        loss = model.loss(next(batches), rng)
         loss.backward()
         optimiser.step(factor(step, max(steps, 2 * p.warmup), p.warmup))
         losses.append(float(loss.detach()))
+        if step + 1 in watched:
+            found.append({"step": step + 1, "loss": float(np.mean(losses)), **figures(model, part)})
+            losses = []
     return found
 
 
-def table(found: dict[str, list[dict]], watched: list[int]) -> str:
-    """A line for each variant: mean cosine of documents and P@1 at each watched step."""
-    head = [f"cosine at {step}" for step in watched] + [f"P@1 at {step}" for step in watched] + ["last loss"]
+def table(found: dict[str, list[dict]], violations: dict[str, float | None]) -> str:
+    """A line for each variant: the violation at the start, mean cosine of documents and P@1 step by step."""
+    steps = [row["step"] for row in next(iter(found.values()))]
+    head = ["violation at 0", *(f"cosine at {step}" for step in steps), *(f"P@1 at {step}" for step in steps)]
     lines = ["| variant | " + " | ".join(head) + " |", "|---|" + "--:|" * len(head)]
     for name, rows in found.items():
-        cells = [f"{row['docs']:.2f}" for row in rows] + [f"{row['P@1']:.1f}" for row in rows]
-        lines.append(f"| {name} | " + " | ".join([*cells, f"{rows[-1]['loss']:.4f}"]) + " |")
+        first = "-" if violations[name] is None else f"{violations[name]:.2f}"
+        cells = [first, *(f"{row['docs']:.2f}" for row in rows), *(f"{row['P@1']:.1f}" for row in rows)]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -158,12 +180,12 @@ def main(prepare: Path, model: str, steps: int, only: tuple[str, ...]) -> None:
     special = artifacts.load_json(prepare / "tokenizer", "special.json")
     check_vocabulary(prepare / "tokenizer", model, "--model")
     name = artifacts.load_json(prepare, "stats.json")["dataset"]
-    watched = [0, *range(max(1, steps // 3), steps + 1, max(1, steps // 3))]
+    watched = [*range(max(1, steps // PARTS), steps + 1, max(1, steps // PARTS))]
     given = parameters(ROOT / "params.yaml").values["encoder"]
     record = WORK / f"{name}.json"
     WORK.mkdir(parents=True, exist_ok=True)
     known = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
-    found = {}
+    found, violations = {}, {}
     for variant in only or VARIANTS:
         p = Params(**given | PAPER | {"model": model} | VARIANTS[variant])
         key = json.dumps([model, steps, PAPER | VARIANTS[variant]])
@@ -173,7 +195,8 @@ def main(prepare: Path, model: str, steps: int, only: tuple[str, ...]) -> None:
             record.write_text(json.dumps(known), encoding="utf-8")
             console.say(f"{variant}: {time.perf_counter() - start:.0f} s")
         found[variant] = known[key]
-    text = table(found, watched)
+        violations[variant] = violation(part, p, special) if p.loss == "triplet" else None
+    text = table(found, violations)
     (WORK / f"{name}.md").write_text(text + "\n", encoding="utf-8")
     click.echo(text)
 
