@@ -120,9 +120,10 @@ def untrained(part: Part, p: Params, special: dict) -> Siamese:
 def batches_of(part: Part, p: Params, rng: np.random.Generator) -> Iterator[np.ndarray]:
     """Random batches of the documents that are not held out, epoch after epoch."""
     training = np.flatnonzero(~part.held_out)
+    size = min(p.batch_size, len(training))
     while True:
         order = rng.permutation(training)
-        yield from [order[i : i + p.batch_size] for i in range(0, len(order) - p.batch_size + 1, p.batch_size)][::-1]
+        yield from [order[i : i + size] for i in range(0, len(order) - size + 1, size)][::-1]
 
 
 def violation(part: Part, p: Params, special: dict) -> float:
