@@ -61,11 +61,9 @@ VARIANTS: dict[str, dict] = {
     "warm-up 48": {"warmup": 48},
     "rate 2e-5": {"lr": 2e-5},
     "no dropout": {"dropout": 0.0},
-    "batch 64": {"batch_size": 64},
     "weights alike": {"weighting": 0.0},
     "negatives 100": {"negatives": 100},
     "negatives 100, weights alike": {"negatives": 100, "weighting": 0.0},
-    "margin 1": {"margin": 1.0},
     "softmax": {"loss": "decoupled-softmax", "tau": 0.05},
 }
 

@@ -44,8 +44,8 @@ def node(kind: str, name: str, *inputs: str) -> bytes:
 def graph_of(kind: int = weights.SINGLE) -> tuple[bytes, np.ndarray, np.ndarray]:
     """(a graph of one layer, its bias, its matrix as it is multiplied)"""
     bias, matrix = np.arange(3, dtype=np.float32), np.arange(6, dtype=np.float32).reshape(2, 3)
-    nodes = field(1, node("MatMul", f"{PATH}/MatMul", "x", "onnx::MatMul_1")) + field(1, node("Add", "/other", "a", "b"))
-    nodes += field(1, node("MatMul", "/attention/MatMul", "query", "key"))
+    nodes = field(1, node("MatMul", f"{PATH}/MatMul", "x", "onnx::MatMul_1"))
+    nodes += field(1, node("Add", "/other", "a", "b")) + field(1, node("MatMul", "/attention/MatMul", "query", "key"))
     held = field(5, tensor(f"{NAME}.bias", bias, kind)) + field(5, tensor("onnx::MatMul_1", matrix, kind))
     return nodes + held, bias, matrix
 

@@ -65,8 +65,9 @@ def test_the_heads_as_the_source_has_them(texts):
     for row in (row for row in range(len(texts)) if len(texts[row])):
         raw = embeddings[row].tolist()
         assert text[row].tolist() == pytest.approx(head_by_hand(model.text, raw, math.tanh), abs=1e-5)
-        wanted = [sum(w * x for w, x in zip(line, raw)) for line in model.label.weight.tolist()]
-        assert label[row].tolist() == pytest.approx([a + b for a, b in zip(wanted, model.label.bias.tolist())], abs=1e-4)
+        lines = zip(model.label.weight.tolist(), model.label.bias.tolist())
+        wanted = [sum(w * x for w, x in zip(line, raw)) + bias for line, bias in lines]
+        assert label[row].tolist() == pytest.approx(wanted, abs=1e-4)
     assert model.config()["normalise_first"] is False
     assert torch.equal(model.both(model.read(texts))[1], torch.nn.functional.normalize(label, dim=1))
 
