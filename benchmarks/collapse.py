@@ -14,7 +14,7 @@ each other one changes what its name says. Random batches, no auxiliary vectors.
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -28,6 +28,7 @@ from xcutils.core import artifacts, console
 from xcutils.core.ragged import Ragged
 from xcutils.model.tokens import check_vocabulary
 from xcutils.search.exact import exact
+from xcutils.train.losses import LOSSES, Pairs
 from xcutils.train.training import Optimisers, factor, mean_cosine
 
 WORK = ROOT / ".scratch" / "collapse"
@@ -36,6 +37,8 @@ HELD_OUT = 0.2
 TOKENS = 14  # of a text, besides the two special ones
 PARTS = 3  # so often during training the figures are taken
 SEED = 0
+SIZES = (128, 512, 1600)  # of batches whose first violation is shown, for so many negatives:
+COUNTS = (10, 100, 500, 1600)
 DEFAULT = "sentence-transformers/all-MiniLM-L6-v2"
 
 # [DEXA] section 4 and its code: hinge with ten hard negatives, one positive. Batches of 128 and steps to fit two cores.
@@ -129,11 +132,34 @@ def violation(part: Part, p: Params, special: dict) -> float:
 
     Where all texts have one vector it is the margin: what is larger than that becomes smaller on the way there.
     """
+    return hinge(first_pairs(part, p, special), p)
+
+
+def first_pairs(part: Part, p: Params, special: dict) -> Pairs:
+    """The first batch as the loss finds it."""
     rng = np.random.default_rng(SEED)
     model = untrained(part, p, special)
     with torch.no_grad():
-        loss = float(model.loss(next(batches_of(part, p, rng)), rng))
-    return loss * p.negatives if p.weighting else loss
+        return model.pairs(next(batches_of(part, p, rng)), rng)
+
+
+def hinge(pairs: Pairs, p: Params) -> float:
+    """The mean over documents of the hinge of their hardest negatives, weighed as the loss weighs them."""
+    loss = float(LOSSES["triplet"](pairs, p))
+    return loss * min(p.negatives, len(pairs.labels)) if p.weighting else loss
+
+
+def by_batch(part: Part, p: Params, special: dict) -> str:
+    """The violation before the first step by the size of the batch and the number of negatives: a table."""
+    ways = [(10, p.weighting), *((count, 0.0) for count in COUNTS)]
+    named = [f"{count} weighted {weight}" if weight else f"{count} alike" for count, weight in ways]
+    lines = ["| batch | labels in it | " + " | ".join(named) + " |", "|--:|--:|" + "--:|" * len(ways)]
+    for size in SIZES:
+        pairs = first_pairs(part, replace(p, batch_size=size), special)
+        found = [hinge(pairs, replace(p, negatives=count, weighting=weight)) for count, weight in ways]
+        cells = [str(size), str(len(pairs.labels)), *(f"{value:.2f}" for value in found)]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
 
 
 def train(part: Part, p: Params, special: dict, steps: int, watched: list[int]) -> list[dict]:
@@ -195,7 +221,8 @@ def main(prepare: Path, model: str, steps: int, only: tuple[str, ...]) -> None:
             console.say(f"{variant}: {time.perf_counter() - start:.0f} s")
         found[variant] = known[key]
         violations[variant] = violation(part, p, special) if p.loss == "triplet" else None
-    text = table(found, violations)
+    paper = Params(**given | PAPER | {"model": model})
+    text = table(found, violations) + "\n\n" + by_batch(part, paper, special)
     (WORK / f"{name}.md").write_text(text + "\n", encoding="utf-8")
     click.echo(text)
 

@@ -126,6 +126,10 @@ class Siamese:
 
     def loss(self, docs: np.ndarray, rng: np.random.Generator) -> torch.Tensor:
         """The batch's loss; the bank takes over its document embeddings."""
+        return LOSSES[self.p.loss](self.pairs(docs, rng), self.p)
+
+    def pairs(self, docs: np.ndarray, rng: np.random.Generator) -> Pairs:
+        """What the batch's loss is of: the documents, and labels drawn and mined for them."""
         sampled = sample_positives(self.positives, docs, self.p.positives, rng)
         mined = None if self.miner is None else self.miner.draw(docs, self.p.mined, rng)
         drawn = sampled.values if mined is None else np.concatenate([sampled.values, mined.values])
@@ -136,7 +140,7 @@ class Siamese:
         labels = self.aux.add(z, pool)
         if self.p.normalise:
             x, labels = near, F.normalize(labels, dim=1)
-        return LOSSES[self.p.loss](self._pairs(x, labels, docs, pool, sampled, mined), self.p)
+        return self._pairs(x, labels, docs, pool, sampled, mined)
 
     def _embed(self, docs: np.ndarray, pool: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         """(E(x) of the documents (B, D), E(z) of the pool's labels (P, D)), neither of them normalised."""

@@ -71,8 +71,11 @@ def test_the_program_writes_its_table_and_makes_nothing_twice(tiny_run, tiny_mod
     first = CliRunner().invoke(collapse.main, args)
     assert first.exit_code == 0, first.output
     (record,) = tmp_path.glob("*.json")
-    rows = [line for line in record.with_suffix(".md").read_text(encoding="utf-8").splitlines()]
+    rows, by_batch = (text.splitlines() for text in record.with_suffix(".md").read_text(encoding="utf-8").split("\n\n"))
     assert [row.split("|")[1].strip() for row in rows[2:]] == ["as the papers", "softmax"]
+    assert [row.split("|")[1].strip() for row in by_batch[2:]] == ["128", "512", "1600"]
+    alike = [float(cell) for cell in by_batch[2].strip("| ").split(" | ")[3:]]
+    assert alike == sorted(alike, reverse=True)  # the more negatives, the easier they are
     assert rows[0].count("cosine at") == rows[0].count("P@1 at") == 4
     assert rows[3].split("|")[2].strip() == "-"  # a softmax has no margin
     made = json.loads(record.read_text(encoding="utf-8"))

@@ -73,7 +73,8 @@ class RowTable:
         self.steps += 1
         ids, gradient = self._merged[0]
         if self.every and ids is not None:
-            ids, gradient = None, torch.zeros_like(self.values).index_copy_(0, ids, gradient)
+            gradient = torch.zeros_like(self.values).index_copy_(0, ids, gradient)
+            ids = None
         update = self._adam if self.momentum is None else self._sgd
         update(ids, gradient, self.lr * scale)
         self.clear()

@@ -87,7 +87,7 @@ def capped_pool(*fills: np.ndarray, cap: int, gap: int) -> np.ndarray:
     fills  labels that a batch may be compared with, as often as they were drawn; the first ones come in any case
     gap    a later fill is left out where no more places than these are free
     """
-    pool = np.zeros(0, dtype=np.int64)
+    pool: np.ndarray = np.zeros(0, dtype=np.int64)
     for place, fill in enumerate(fills):
         free = cap - len(pool)
         if place and free <= gap:
