@@ -1,7 +1,8 @@
 """M3: freeze the encoder; labels become n(E(z) + a) and the auxiliary vectors are dropped [DEXA section 4].
 
 reads   encoder {choose,final}/, prepare/train tokens, prepare/labels tokens
-writes  {choose,final}/: docs (N, D), labels (L, D) augmented, plain (L, D) without auxiliary vectors; unit float32
+writes  {choose,final}/: docs (N, D), labels (L, D) augmented, plain (L, D) without auxiliary vectors; unit float32, but
+        labels of length one on average where the encoder was trained by the dot product
 """
 
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from xcutils.core.params import value
 from xcutils.core.ragged import Ragged
 from xcutils.core.rules import follow
 from xcutils.core.scratch import Scratch
-from xcutils.core.vectors import unit
+from xcutils.core.vectors import mean_length, unit
 from xcutils.model import encoders
 from xcutils.model.encoders import encode_sets, load_encoder, network
 
@@ -32,23 +33,29 @@ class Params:
     aux_weight: float = value(low=0)
 
 
-def augment(raw: np.ndarray, aux: np.ndarray, label_to_aux: np.ndarray, *, normalise_first: bool) -> np.ndarray:
+def augment(
+    raw: np.ndarray, aux: np.ndarray, label_to_aux: np.ndarray, *, normalise_first: bool, normalise: bool = True
+) -> np.ndarray:
     """(L, D): n(E(z) + a), or E(z) normalised when there are no auxiliary vectors.
 
-    raw  (L, D) E(z), not normalised
+    raw        (L, D) E(z), not normalised
+    normalise  False: length matters, and the vectors are of length one on average alone
     """
     out = np.empty(raw.shape, dtype=np.float32)
     for start in range(0, len(raw), AUGMENTED):
         some = slice(start, start + AUGMENTED)
-        z = unit(raw[some]) if normalise_first or len(aux) == 0 else raw[some]
-        out[some] = z if len(aux) == 0 else unit(z + aux[label_to_aux[some]])
-    return out
+        z = raw[some]
+        if len(aux):
+            z = (unit(z) if normalise_first else z) + aux[label_to_aux[some]]
+        out[some] = unit(z) if normalise else z
+    return out if normalise else out / np.float32(mean_length(out))
 
 
 def embed_fit(
     folder: Path, tokens: dict[str, Ragged], aux_weight: float, scratch: Scratch
 ) -> Iterator[tuple[str, np.ndarray]]:
     """(name, vectors) of one fit's documents, plain labels and augmented labels, one after another."""
+    facts = artifacts.load_json(folder, "aux.json")
     model = load_encoder(folder, runtime.device())
 
     def embed(name: str, normalise: bool) -> np.ndarray:
@@ -57,11 +64,14 @@ def embed_fit(
         return encode_sets(model, {rows: tokens[name]}, normalise=normalise, watch=watch, into=scratch.rows)[rows]
 
     yield "docs", embed("docs", normalise=True)
+    if not facts["shared"]:
+        model = load_encoder(folder / "labels", runtime.device())
     raw = embed("labels", normalise=False)
+    label_to_aux, normalise = artifacts.load_array(folder, "label_to_aux"), facts["normalise"]
     aux = aux_weight * artifacts.load_array(folder, "aux")
-    yield "plain", augment(raw, aux[:0], artifacts.load_array(folder, "label_to_aux"), normalise_first=True)
-    first = artifacts.load_json(folder, "aux.json")["normalise_first"]
-    yield "labels", augment(raw, aux, artifacts.load_array(folder, "label_to_aux"), normalise_first=first)
+    yield "plain", augment(raw, aux[:0], label_to_aux, normalise_first=True, normalise=normalise)
+    first = facts["normalise_first"]
+    yield "labels", augment(raw, aux, label_to_aux, normalise_first=first, normalise=normalise)
 
 
 def cost(s: Sizes, params: dict, host: Host) -> Estimate:
@@ -73,7 +83,7 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
     kept = [
         Part("interpreter", INTERPRETER + net.imports),
         Part("tokens", INT * (s.doc_tokens + s.label_tokens) + LONG * (s.docs + s.labels), mapped=True),
-        Part("encoder", 2 * net.weights),
+        Part("encoder", (2 if params["encoder"]["shared"] else 3) * net.weights),
     ]
     moments = [
         [

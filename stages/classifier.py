@@ -34,7 +34,7 @@ from xcutils.core.folds import CHOOSE, Fold, folds
 from xcutils.core.params import value
 from xcutils.core.rules import follow
 from xcutils.core.scratch import Snapshots
-from xcutils.core.vectors import unit
+from xcutils.core.vectors import mean_length, unit
 from xcutils.model.encoder import Encoder
 from xcutils.model.encoders import encode, load_encoder, network, save_encoder
 from xcutils.model.rows import RowTable
@@ -50,6 +50,7 @@ from xcutils.train.fitting import (
     save_outcome,
     validation_cost,
     validation_seconds,
+    validations,
 )
 from xcutils.train.losses import LOSSES, Pairs, offered
 from xcutils.train.points import Points, count_points, load_points
@@ -115,8 +116,8 @@ class OneVsAll:
         self.texts = encoder.read(points.tokens) if p.encoder_lr else None
         self.docs = embeddings  # the bank: changes as the encoder is trained
         start = torch.from_numpy(np.array(labels)) if p.start == "labels" else RANDOM * torch.randn(labels.shape)
-        sgd = {"momentum": p.momentum, "weight_decay": p.weight_decay} if p.optimizer == "sgd" else {}
-        self.table = RowTable(start.to(self.device), lr=p.lr, **sgd)
+        momentum = p.momentum if p.optimizer == "sgd" else None
+        self.table = RowTable(start.to(self.device), lr=p.lr, momentum=momentum, weight_decay=p.weight_decay)
         self.known = KnownPairs(points.positives, len(labels), points.weights)
         self.every = np.arange(len(labels))
         for table in encoder.tables:
@@ -169,7 +170,7 @@ class OneVsAll:
     @property
     def length(self) -> float:
         """What the classifiers are divided by to be searched, where their length matters."""
-        return 1.0 if self.p.normalise else max(float(np.linalg.norm(self.table.numpy(), axis=1).mean()), 1e-12)
+        return 1.0 if self.p.normalise else mean_length(self.table.numpy())
 
     def move_as(self, first: Path, encoder: Path, labels: np.ndarray) -> None:
         """Change encoder and classifiers by what the first fit has changed them.
@@ -280,7 +281,7 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
     step = (flops + 6 * docs * pool * net.dim) / host.speed + moved / BANDWIDTH + STEP_SECONDS
     fits = s.trained(p["epochs"], p["refit_epochs"]) / p["epochs"]
     seconds = 4 + fits * (p["epochs"] * points / docs * step + clusters)
-    seconds += p["epochs"] * validation_seconds(s, net, host)
+    seconds += validations(p) * validation_seconds(s, net, host)
     disk = s.fits * (table + FLOAT * s.docs * net.dim + net.weights)
     return Estimate("classifier", costs.fullest(kept, moments), seconds, disk, on_device=True)
 

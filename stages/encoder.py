@@ -1,10 +1,11 @@
 """M1: Siamese training of the encoder, helped by K shared auxiliary vectors [DEXA Eq. 5], on NGAME's batches.
 
 reads   prepare/train tokens, positives (N, L); prepare/labels tokens; prepare/tokenizer; cluster label_to_aux (L,)
-writes  choose/ and, with prepare.refit, final/: encoder.{json,safetensors}, aux (K, D), label_to_aux (L,);
-        curve-{choose,final}.csv
+writes  choose/ and, with prepare.refit, final/: encoder.{json,safetensors}, aux (K, D), label_to_aux (L,), aux.json;
+        labels/encoder.{json,safetensors} where labels have an encoder of their own; curve-{choose,final}.csv
 """
 
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -23,6 +24,7 @@ from xcutils.core.params import value
 from xcutils.core.ragged import Ragged, concatenate
 from xcutils.core.rules import follow
 from xcutils.core.scratch import Snapshots
+from xcutils.core.vectors import mean_length
 from xcutils.model import encoders
 from xcutils.model.caching import embed_cached
 from xcutils.model.checkpoints import checkpoint_hash
@@ -44,12 +46,14 @@ from xcutils.train.fitting import (
     save_outcome,
     validation_cost,
     validation_seconds,
+    validations,
 )
 from xcutils.train.losses import LOSSES, Pairs, offered
 from xcutils.train.mining import Miner
 from xcutils.train.samplers import ClusteredEpochs, KnownPairs, first_columns, sample_positives
 from xcutils.train.training import Optimisers, Outcome, mean_cosine, put_finite
 
+LABELS = "labels"  # folder of the labels' own encoder
 COLLAPSED = 0.95  # mean cosine of random documents above which the embeddings are taken to have collapsed
 OPTIONS = ("tau", "margin", "positives", "negatives", "weighting", "contrast", "slope")  # of losses
 
@@ -68,7 +72,10 @@ class Params(Architecture, Clustered):
     positives: int = value(low=1)
     mined: int = value(low=0)
     mined_from: int = value(low=1)
+    normalise: bool
     normalise_first: bool
+    aux_start: Literal["zero", "xavier"]
+    shared: bool
     epochs: int = value(low=0)
     lr: float = value(above=0)
     aux_lr: float = value(above=0)
@@ -86,12 +93,16 @@ class Params(Architecture, Clustered):
 
 
 class Siamese:
-    """Encoder, auxiliary vectors and the bank of document embeddings that batches are clustered by."""
+    """Encoder, auxiliary vectors and the bank of document embeddings that batches are clustered by.
+
+    Labels have the documents' encoder or, where `shared` is false, one that starts as a copy of it [DPR].
+    """
 
     def __init__(
         self, encoder: Encoder, docs: Ragged, labels: Ragged, positives: Ragged, label_to_aux: np.ndarray, p: Params
     ):
         self.encoder = encoder
+        self.label_encoder = encoder if p.shared else deepcopy(encoder)
         self.p = p
         self.device = runtime.device()
         self.positives = positives
@@ -102,31 +113,45 @@ class Siamese:
         self.every = np.arange(len(labels))
         self.miner: Miner | None = None
         self.aux = Auxiliary(
-            label_to_aux, encoder.dim, lr=p.aux_lr, normalise_first=p.normalise_first, device=self.device
+            label_to_aux,
+            encoder.dim,
+            lr=p.aux_lr,
+            normalise_first=p.normalise_first,
+            device=self.device,
+            start=p.aux_start,
         )
         self.bank = np.zeros((len(docs), encoder.dim), dtype=np.float32)
-        for table in encoder.tables:
+        for table in (*encoder.tables, *self.label_encoder.tables):
             table.lr = p.lr
 
     def loss(self, docs: np.ndarray, rng: np.random.Generator) -> torch.Tensor:
         """The batch's loss; the bank takes over its document embeddings."""
+        return LOSSES[self.p.loss](self.pairs(docs, rng), self.p)
+
+    def pairs(self, docs: np.ndarray, rng: np.random.Generator) -> Pairs:
+        """What the batch's loss is of: the documents, and labels drawn and mined for them."""
         sampled = sample_positives(self.positives, docs, self.p.positives, rng)
         mined = None if self.miner is None else self.miner.draw(docs, self.p.mined, rng)
         drawn = sampled.values if mined is None else np.concatenate([sampled.values, mined.values])
         pool = self.every if self.p.labels == "all" else np.unique(drawn)
         x, z = self._embed(docs, pool)
-        put_finite(self.bank, docs, x)
-        labels = F.normalize(self.aux.add(z, pool), dim=1)
-        return LOSSES[self.p.loss](self._pairs(x, labels, docs, pool, sampled, mined), self.p)
+        near = F.normalize(x, dim=1)
+        put_finite(self.bank, docs, near)
+        labels = self.aux.add(z, pool)
+        if self.p.normalise:
+            x, labels = near, F.normalize(labels, dim=1)
+        return self._pairs(x, labels, docs, pool, sampled, mined)
 
     def _embed(self, docs: np.ndarray, pool: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-        """(unit embeddings of the documents (B, D), E(z) of the pool's labels (P, D))."""
+        """(E(x) of the documents (B, D), E(z) of the pool's labels (P, D)), neither of them normalised."""
         if self.p.labels == "all":
             x = self.encoder.embed(self.texts.take(docs)).float()
-            labels = self.texts.take(self.n_docs + self.every)
-            return F.normalize(x, dim=1), embed_cached(self.encoder, labels, self.p.chunk)
+            return x, embed_cached(self.label_encoder, self.texts.take(self.n_docs + self.every), self.p.chunk)
+        if not self.p.shared:
+            x = self.encoder.embed(self.texts.take(docs)).float()
+            return x, self.label_encoder.embed(self.texts.take(self.n_docs + pool)).float()
         both = self.encoder.embed(self.texts.take(np.concatenate([docs, self.n_docs + pool]))).float()
-        return F.normalize(both[: len(docs)], dim=1), both[len(docs) :]
+        return both[: len(docs)], both[len(docs) :]
 
     def _pairs(
         self, x: torch.Tensor, labels: torch.Tensor, docs, pool: np.ndarray, sampled: Ragged, mined: Ragged | None
@@ -147,10 +172,15 @@ class Siamese:
     def weights(self) -> dict[str, torch.Tensor]:
         """The live tensors that training changes."""
         aux = {"aux": self.aux.table.values, "label_to_aux": torch.from_numpy(self.aux.label_to_aux)}
-        return {f"encoder.{name}": tensor for name, tensor in self.encoder.state().items()} | aux
+        own = {} if self.p.shared else {f"labels.{name}": t for name, t in self.label_encoder.state().items()}
+        return {f"encoder.{name}": tensor for name, tensor in self.encoder.state().items()} | own | aux
 
     def start_from(self, folder: Path) -> None:
-        """Take over the auxiliary vectors of an earlier fit, whose encoder the model has."""
+        """Take over auxiliary vectors and the labels' encoder of an earlier fit, whose encoder the model has."""
+        if not self.p.shared:
+            learnt = load_encoder(folder / LABELS, self.device).state()
+            for name, tensor in self.label_encoder.state().items():
+                tensor.detach().copy_(learnt[name].detach())
         self.aux.table.values.copy_(torch.from_numpy(np.array(artifacts.load_array(folder, "aux"))))
         self.bank[:] = self.doc_embeddings(np.arange(self.n_docs))
 
@@ -159,14 +189,15 @@ class Siamese:
         return encode(self.encoder, self.texts.take(docs), read=True)
 
     def label_embeddings(self, chunk: int = encoders.TEXTS) -> np.ndarray:
-        """(L, D) n(E(z) + a), computed without gradients."""
-        out = encode(self.encoder, self.texts.take(self.n_docs + self.every), read=True, normalise=False, chunk=chunk)
+        """(L, D) n(E(z) + a), computed without gradients; where length matters, of length one on average."""
+        texts = self.texts.take(self.n_docs + self.every)
+        out = encode(self.label_encoder, texts, read=True, normalise=False, chunk=chunk)
         with torch.no_grad():
             for start in range(0, len(out), chunk):
                 rows = np.arange(start, min(start + chunk, len(out)))
                 z = self.aux.add(self._to_device(out[rows]), rows)
-                out[rows] = F.normalize(z, dim=1).cpu().numpy()
-        return out
+                out[rows] = (F.normalize(z, dim=1) if self.p.normalise else z).cpu().numpy()
+        return out if self.p.normalise else out / np.float32(mean_length(out))
 
 
 class Epochs(ClusteredEpochs):
@@ -211,6 +242,10 @@ def fit(
         return judge(fold.validation, docs, model.label_embeddings()) | {"doc_cosine": collapse}
 
     tables = [*model.encoder.tables, model.aux.table]
+    optimisers = [Optimisers(model.encoder, p.lr, tables=tables, weight_decay=p.weight_decay)]
+    if not p.shared:
+        own = model.label_encoder
+        optimisers.append(Optimisers(own, p.lr, tables=own.tables, weight_decay=p.weight_decay))
     return fit_model(
         "encoder",
         model,
@@ -218,7 +253,7 @@ def fit(
         p,
         seed,
         batches=Epochs(model, fold.training, p, seed, fold.chosen["epochs"] if goes_on else 0),
-        optimisers=[Optimisers(model.encoder, p.lr, tables=tables, weight_decay=p.weight_decay)],
+        optimisers=optimisers,
         validate=validate,
         snapshots=snapshots,
         more=p if goes_on else None,
@@ -226,10 +261,14 @@ def fit(
 
 
 def save_fold(folder: Path, model: Siamese, outcome: Outcome) -> None:
-    """Write the encoder, the auxiliary vectors, which label has which, and how training went."""
+    """Write the encoder or encoders, the auxiliary vectors, which label has which, and how training went."""
     save_outcome(folder, outcome)
     save_encoder(folder, model.encoder)
-    artifacts.save_json(folder, "aux.json", {"normalise_first": model.p.normalise_first})
+    if not model.p.shared:
+        (folder / LABELS).mkdir()
+        save_encoder(folder / LABELS, model.label_encoder)
+    facts = {name: getattr(model.p, name) for name in ("normalise", "normalise_first", "shared")}
+    artifacts.save_json(folder, "aux.json", facts)
     artifacts.save_array(folder, "aux", model.aux.table.numpy())
     artifacts.save_array(folder, "label_to_aux", model.aux.label_to_aux)
 
@@ -246,6 +285,7 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
     k = min(params["K"], s.labels)
     docs = min(p["batch_size"], s.docs)
     every = p["labels"] == "all"
+    encoders_held = 1 if p["shared"] else 2
     pool = s.labels if every else costs.distinct(docs * (min(p["positives"], s.per_doc) + p["mined"]), s.labels)
     encoded = min(p["chunk"], pool) if every else pool  # labels encoded at once
     tokens = docs * s.doc_tokens / max(1, s.docs) + encoded * s.label_tokens / max(1, s.labels)
@@ -264,7 +304,7 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
         near = INT * s.docs * p["mined_from"] + 3 * LONG * s.positives
         kept.append(Part("mined negatives", near, f"lower encoder.mined_from ({p['mined_from']})"))
     learnt = [
-        Part("encoder, moments and best epoch", 4 * net.weights, net.smaller),
+        Part("encoder, moments and best epoch", 4 * encoders_held * net.weights, net.smaller),
         Part("auxiliary vectors, moments and best epoch", 4 * FLOAT * k * net.dim, f"lower K ({params['K']})"),
     ]
     moments = [
@@ -276,7 +316,7 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
         ],
         [*learnt, Part("label vectors", vectors, net.fewer), *validation_cost(s, net)],
         [
-            Part("encoder", 3 * net.weights, net.smaller),
+            Part("encoder", (2 + encoders_held) * net.weights, net.smaller),
             *net.start([(s.docs, s.doc_tokens), (s.labels, s.label_tokens)]),
         ],
     ]
@@ -294,8 +334,8 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
     step = (flops + 6 * docs * pool * net.dim) / host.speed + (moved + 6 * FLOAT * docs * pool) / BANDWIDTH
     fits = s.trained(p["epochs"], p["refit_epochs"]) / max(1, p["epochs"])
     steps = p["epochs"] * s.docs / docs * (step + STEP_SECONDS)
-    seconds = 5 + fits * (steps + clusters) + p["epochs"] * validation_seconds(s, net, host)
-    disk = s.fits * (net.weights + FLOAT * k * net.dim + INT * s.labels)
+    seconds = 5 + fits * (steps + clusters) + validations(p) * validation_seconds(s, net, host)
+    disk = s.fits * (encoders_held * net.weights + FLOAT * k * net.dim + INT * s.labels)
     return Estimate("encoder", costs.fullest(kept, moments), seconds, disk, on_device=True)
 
 

@@ -59,11 +59,12 @@ from xcutils.train.fitting import (
     save_outcome,
     validation_cost,
     validation_seconds,
+    validations,
 )
 from xcutils.train.losses import LOSSES, Pairs, offered
 from xcutils.train.mining import Miner
 from xcutils.train.points import Points, load_points
-from xcutils.train.samplers import KnownPairs, sample_positives
+from xcutils.train.samplers import KnownPairs, capped_pool, sample_positives
 from xcutils.train.training import Optimisers, Outcome
 
 SINGLE = offered(["tau"])
@@ -75,8 +76,12 @@ BIAS = -8.0  # first bias of the binary cross-entropy: hardly any pair is a posi
 class Params(Architecture, Trained):
     pretrained: float = value(low=0)
     dim: int = value(low=0)
+    start: Literal["labels", "xavier"]
+    normalise: bool
+    normalise_first: bool
     head_dropout: float = value(low=0, high=0.95)
     classifier_dropout: float = value(low=0, high=0.95)
+    label_dropout: float = value(low=0, high=0.95)
     encoder_loss: str = value(among=SUMS)
     classifier_loss: str = value(among=[*SUMS, NO_CLASSIFIERS])
     share: float = value(low=0, high=1)
@@ -85,14 +90,23 @@ class Params(Architecture, Trained):
     tau: float = value(above=0)
     bce_tau: float = value(above=0)
     bce_weight: float = value(low=0)
+    bce_bias: bool
+    bce_mean: bool
     extra: int = value(low=0)
+    cap: int = value(low=0)
+    gap: int = value(low=0)
+    mined_from: int = value(low=0)
     batches: Literal["clustered", "random"]
+    cluster_from: int = value(low=0)
     refresh: int = value(low=1)
     average_after: int = value(low=0)
     lr: float = value(above=0)
     head_lr: float = value(above=0)
     classifier_lr: float = value(above=0)
     weight_decay: float = value(low=0)
+    head_weight_decay: float = value(low=0)
+    classifier_weight_decay: float = value(low=0)
+    updates: Literal["pool", "all"]
 
 
 class Unified:
@@ -109,18 +123,27 @@ class Unified:
         self.known = KnownPairs(points.positives, len(labels), points.weights)
         self.miner: Miner | None = None
         rows = torch.zeros(len(labels) if model.label else 0, model.size)
-        self.table = RowTable(rows.to(self.device), p.classifier_lr)
-        self.start_classifiers()
+        self.table = RowTable(
+            rows.to(self.device),
+            p.classifier_lr,
+            weight_decay=p.classifier_weight_decay,
+            every=p.updates == "all",
+        )
+        self.start()
         self.bias = torch.nn.ParameterDict({"bias": torch.nn.Parameter(torch.tensor(BIAS, device=self.device))})
         for table in model.tables:
             table.lr = p.lr
 
-    def start_classifiers(self) -> None:
-        """Set the classifiers to the label embeddings, and their head to the head for label texts.
+    def start(self) -> None:
+        """Set the classifiers to the label embeddings, and their head to the head for label texts; or all at random.
 
-        Differs from: the source does not say where they start.
+        Differs from: the source does not say where they start; its code has them at random.
         """
-        if self.model.label is not None:
+        if self.p.start == "xavier":
+            self.model.start_at_random()
+            if len(self.table.values):
+                torch.nn.init.xavier_uniform_(self.table.values)
+        elif self.model.label is not None:
             self.model.label.load_state_dict(self.model.text.state_dict())
             self.table.values.copy_(torch.from_numpy(self.label_embeddings()))
 
@@ -136,16 +159,13 @@ class Unified:
     def loss(self, points: np.ndarray, rng: np.random.Generator) -> torch.Tensor:
         """The batch's loss over one pool of labels: positives drawn for each point, and negatives mined for it.
 
-        The pool always has a label text's own label, whichever of its many targets are drawn. Where there are
-        classifiers, label texts train only these: for the other head each text is nearest to itself from the start.
+        Where there are classifiers, label texts train only these: for the other head each text is nearest to itself
+        from the start.
         Differs from: with `extra` the classifiers' pool also has labels drawn at random.
         """
-        texts = points[points >= self.points.n_docs] - self.points.n_docs
-        drawn = [sample_positives(self.points.positives, points, self.top.beta, rng).values, self.points.labels[texts]]
-        if self.miner is not None:
-            drawn.append(self.miner.draw(points, self.top.eta, rng).values)
-        pool = np.unique(np.concatenate(drawn)).astype(np.int64)
-        text, label = self.model.both(self.texts.take(np.concatenate([points, len(self.points.tokens) + pool])))
+        points, pool = self.pool(points, rng)
+        texts = self.texts.take(np.concatenate([points, len(self.points.tokens) + pool]))
+        text, label = self.model.both(texts, self.p.normalise)
         count = len(points)
         is_used = (points < self.points.n_docs) | (self.model.label is None)  # by the head for label texts
         docs = text[:count] if is_used.all() else text[:count][torch.from_numpy(is_used).to(self.device)]
@@ -155,10 +175,31 @@ class Unified:
             return total
         if self.p.extra:
             pool = np.union1d(pool, rng.integers(0, self.n_labels, self.p.extra))
-        rows = F.normalize(self.table.rows(torch.from_numpy(pool).to(self.device)), dim=1)
+        rows = F.dropout(self.table.rows(torch.from_numpy(pool).to(self.device)), self.p.label_dropout)
+        if self.p.normalise:
+            rows = F.normalize(rows, dim=1)
         known = self._known(points, pool)
         other = self._loss(self.p.classifier_loss, label[:count], rows, known, self.p.classifier_symmetric)
         return self.p.share * total + (1 - self.p.share) * other
+
+    def pool(self, points: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """(the points that have a positive in the pool, the different labels that they are compared with, ascending).
+
+        The pool is all that is drawn: some positives of each point, a label text's own label, whichever of its many
+        targets are drawn, and mined negatives. With `cap` it is filled with the most frequent ones of the first two,
+        then of the third, then of the batch's other positives, so that some points may be left without a positive.
+        """
+        texts = points[points >= self.points.n_docs] - self.points.n_docs
+        positives = [sample_positives(self.points.positives, points, self.top.beta, rng).values]
+        positives.append(self.points.labels[texts])
+        # Before the first clustering nothing is mined.
+        mined = [] if self.miner is None else [self.miner.draw(points, self.top.eta, rng).values]
+        if not self.p.cap:
+            return points, np.unique(np.concatenate(positives + mined)).astype(np.int64)
+        own = self.points.positives.take(points)
+        pool = capped_pool(np.concatenate(positives), *mined, own.values, cap=self.p.cap, gap=self.p.gap)
+        has_one = np.bincount(own.row_ids()[np.isin(own.values, pool)], minlength=len(points)) > 0
+        return points[has_one], pool
 
     def _known(self, points: np.ndarray, pool: np.ndarray) -> list[torch.Tensor | None]:
         """Rows, columns and soft targets of every known positive of the points in the pool."""
@@ -171,7 +212,9 @@ class Unified:
         parts = [LOSSES[name] for name in kind.split("+")]
         logistic = [loss for loss in parts if loss.logistic]
         comparing = [loss for loss in parts if not loss.logistic]
-        by_pair = [loss(self._biased(pairs), self.p, tau=self.p.bce_tau) for loss in logistic]
+        biased = self._biased(pairs) if logistic and self.p.bce_bias else pairs
+        share = 1 / len(labels) if self.p.bce_mean else 1
+        by_pair = [share * loss(biased, self.p, tau=self.p.bce_tau) for loss in logistic]
         if not comparing:
             return torch.stack(by_pair).sum()
         total = self._compare(comparing, pairs, symmetric)
@@ -187,7 +230,7 @@ class Unified:
     def _biased(self, pairs: Pairs) -> Pairs:
         """The pairs with one more dimension, which adds a learnt bias to every logit.
 
-        Differs from: the source gives the logit no scale. Here it is cosine / bce_tau plus the bias.
+        Differs from the source's code, which has none (`bce_bias: false`).
         """
         x = torch.cat([pairs.x, torch.ones_like(pairs.x[:, :1])], dim=1)
         bias = self.p.bce_tau * self.bias["bias"].expand(len(pairs.labels), 1)
@@ -228,9 +271,10 @@ class PickSome:
 
     def __call__(self, epoch: int, rng: np.random.Generator) -> list[np.ndarray]:
         clustered = self.p.batches == "clustered"
-        if epoch % self.p.refresh == 0 and (clustered or self.model.miner is not None):
+        since = epoch - self.p.cluster_from
+        if since >= 0 and since % self.p.refresh == 0 and (clustered or self.model.miner is not None):
             self._refresh(epoch)
-        if not clustered:
+        if not clustered or since < 0:
             order = rng.permutation(len(self.todo))
             return [self.todo[order[i : i + self.p.batch_size]] for i in range(0, len(order), self.p.batch_size)]
         order = np.argsort(self.clusters, kind="stable")
@@ -252,7 +296,7 @@ def fit(model: Unified, fold: Fold, judge: Judge, p: Params, top: UnifiedTop, sn
     """Train on the fold's points; returns how that went."""
     if top.eta:
         known = model.points.positives.csr(model.n_labels) + judge.excluded
-        model.miner = Miner(known, top.eta * p.refresh, model.device)
+        model.miner = Miner(known, top.eta * p.refresh, model.device, among=p.mined_from)
 
     def validate(_: int) -> dict[str, float]:
         queries = model.embeddings(fold.validation)
@@ -271,7 +315,7 @@ def fit(model: Unified, fold: Fold, judge: Judge, p: Params, top: UnifiedTop, sn
         batches=PickSome(model, p, top),
         optimisers=[
             Optimisers(encoder, p.lr, tables=encoder.tables, weight_decay=p.weight_decay),
-            Optimisers(heads, p.head_lr),
+            Optimisers(heads, p.head_lr, weight_decay=p.head_weight_decay),
             Optimisers(None, p.classifier_lr, tables=[model.table]),
         ],
         validate=validate,
@@ -306,6 +350,7 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
     texts, all_tokens = s.docs + s.labels, s.doc_tokens + s.label_tokens
     read = all_tokens + (points - s.docs) * s.label_tokens / max(1, s.labels)  # tokens, with those of Gandalf's points
     classifiers = p["classifier_loss"] != NO_CLASSIFIERS
+    pool = min(pool, p["cap"]) if p["cap"] else pool
     batch = f"lower train.batch_size ({p['batch_size']})"
     directions = 1 + p["symmetric"] + (1 + p["classifier_symmetric"] if classifiers else 0)
     vectors = FLOAT * s.labels * net.dim
@@ -328,6 +373,7 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
         [
             Part("batch", net.step(count + pool, tokens), batch),
             Part("scores", FRAGMENTATION * directions * FLOAT * min(count * pool, losses.SCORES), batch),
+            Part("gradient of all classifiers", table if p["updates"] == "all" else 0.0, "set train.updates to pool"),
         ],
         [Part("label vectors", 3 * vectors, net.fewer), *validation_cost(s, net)],
         [
@@ -338,10 +384,11 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
     ]
     flops, moved = net.work(count + pool, tokens, train=True)
     scores = 3 * directions * count * pool
+    moved += 7 * table if p["updates"] == "all" else 0.0  # values, moments and gradient of every classifier
     step = (flops + scores * net.dim) / host.speed + (moved + 2 * FLOAT * scores) / BANDWIDTH + STEP_SECONDS
     once = balanced_seconds(points, points // count, net.dim) + 2 * points * s.labels * net.dim / host.speed
     seconds = 5 + s.fits * (p["epochs"] * points / count * step + p["epochs"] / p["refresh"] * once)
-    seconds += p["epochs"] * validation_seconds(s, net, host)
+    seconds += validations(p) * validation_seconds(s, net, host)
     disk = s.fits * (net.weights + 2 * vectors + FLOAT * s.docs * net.dim)
     return Estimate("train", costs.fullest(kept, moments), seconds, disk, on_device=True)
 
@@ -378,7 +425,13 @@ def main(train_dir: Path, labels_dir: Path, tokenizer: Path, embed: Path, gandal
         if pretrained:
             encoder = BesidePretrained(encoder, pretrained, p.pretrained)
         classifier = p.classifier_loss != NO_CLASSIFIERS
-        heads = TwoHeads(encoder, dim=p.dim or encoder.dim, classifier=classifier, dropouts=dropouts)
+        heads = TwoHeads(
+            encoder,
+            dim=p.dim or encoder.dim,
+            classifier=classifier,
+            dropouts=dropouts,
+            normalise_first=p.normalise_first,
+        )
         move(heads, device)
         excluded = pair_matrix(artifacts.load_array(train_dir, "filter"), (len(points.tokens), len(labels)))
         judge = Judge(points.positives, excluded, inverse, p.tail, device)

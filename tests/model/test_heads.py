@@ -56,6 +56,22 @@ def test_each_head_is_the_formula_at_length_one(texts):
         assert label[row].tolist() == pytest.approx(head_by_hand(model.label, raw, lambda x: x), abs=1e-5)
 
 
+def test_the_heads_as_the_source_has_them(texts):
+    """It does not bring E to length one, and trains the second head as it is."""
+    model = heads()
+    model.normalise_first = False
+    text, label = model.both(model.read(texts), False)
+    embeddings = model.encoder(texts)
+    for row in (row for row in range(len(texts)) if len(texts[row])):
+        raw = embeddings[row].tolist()
+        assert text[row].tolist() == pytest.approx(head_by_hand(model.text, raw, math.tanh), abs=1e-5)
+        lines = zip(model.label.weight.tolist(), model.label.bias.tolist())
+        wanted = [sum(w * x for w, x in zip(line, raw)) + bias for line, bias in lines]
+        assert label[row].tolist() == pytest.approx(wanted, abs=1e-4)
+    assert model.config()["normalise_first"] is False
+    assert torch.equal(model.both(model.read(texts))[1], torch.nn.functional.normalize(label, dim=1))
+
+
 def test_a_text_without_words_has_a_finite_vector(texts):
     for part in both_of(heads(), texts):
         assert torch.isfinite(part).all() and part.norm(dim=1).tolist() == pytest.approx([1.0] * len(texts))

@@ -52,6 +52,33 @@ def test_steps_like_sparse_adam_over_many_steps():
     assert table.steps == 60
 
 
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+def test_dense_updates_are_those_of_adamw(decay):
+    """Every row coasts on its momentum and decays, whether a step has read it or not."""
+    table = RowTable(values(), lr=0.05, weight_decay=decay, every=True, eps=1e-20)
+    theirs = torch.nn.Parameter(values())
+    adam = torch.optim.AdamW([theirs], lr=0.05, weight_decay=decay, eps=1e-20)
+    for step in range(40):
+        ids = draw(step, 5)
+        bowl(table.rows(ids), step).backward()
+        table.step()
+        adam.zero_grad()
+        bowl(F.embedding(ids, theirs), step).backward()
+        adam.step()
+        torch.testing.assert_close(table.values, theirs.data, rtol=1e-9, atol=1e-9)
+
+
+def test_weight_decay_shrinks_the_rows_of_the_step_alone():
+    table, plain = (RowTable(values(), lr=0.05, weight_decay=decay) for decay in (0.3, 0.0))
+    ids = draw(0, 5)
+    for one in (table, plain):
+        bowl(one.rows(ids), 1).backward()
+        one.step(0.5)
+    others = [row for row in range(ROWS) if row not in ids.tolist()]
+    assert torch.equal(table.values[others], plain.values[others])
+    torch.testing.assert_close(table.values[ids], plain.values[ids] - 0.025 * 0.3 * values()[ids])
+
+
 def test_uses_that_overlap_in_a_step_are_one_gradient_per_row():
     table, theirs = RowTable(values(), lr=0.05), torch.nn.Parameter(values())
     adam = torch.optim.SparseAdam([theirs], lr=0.05)

@@ -102,10 +102,10 @@ def bag_by_hand(text: np.ndarray, vectors: list[list[float]], weights: list[list
 
 
 def label_by_hand(z: list[float], a: list[float] | None, normalise_first: bool) -> list[float]:
-    """n(n(E(z)) + a) [DEXA], n(E(z) + a) as its code has it, or n(E(z)) [NGAME]."""
+    """n(E(z)) + a [DEXA], E(z) + a as its code has it, or E(z) [NGAME], before it is normalised."""
     if a is None:
-        return unit_by_hand(z)
-    return unit_by_hand([x + y for x, y in zip(unit_by_hand(z) if normalise_first else z, a)])
+        return z
+    return [x + y for x, y in zip(unit_by_hand(z) if normalise_first else z, a)]
 
 
 def pool_by_hand(model: Siamese, drawn: list[list[int]], mined: list[list[int]]) -> list[int]:
@@ -126,7 +126,9 @@ def loss_by_hand(model: Siamese, docs: list[int], drawn, mined, vectors=None, au
     for label in pool:
         own = aux[model.aux.label_to_aux[label]] if len(aux) else None
         labels.append(label_by_hand(bag_by_hand(LABELS[label], vectors, weights), own, p.normalise_first))
-    x = [unit_by_hand(bag_by_hand(model.texts[doc], vectors, weights)) for doc in docs]
+    x = [bag_by_hand(model.texts[doc], vectors, weights) for doc in docs]
+    if p.normalise:
+        x, labels = [unit_by_hand(row) for row in x], [unit_by_hand(row) for row in labels]
     known = [[label in row for label in pool] for row in (model.positives[doc].tolist() for doc in docs)]
     if p.loss in SUMS:
         taken = [[label in row for label in pool] for row in drawn] if p.loss == "infonce" else known
@@ -185,6 +187,50 @@ def test_a_step_on_all_labels_is_the_papers_sums(make, monkeypatch, loss, aux):
 def test_a_step_with_more_or_fewer_positives_and_negatives_is_the_papers_sums(make, monkeypatch, loss, changes):
     model = make(loss=loss, labels="batch", **changes)
     assert_the_step_is_by_hand(model, Watch(model, monkeypatch))
+
+
+@pytest.mark.parametrize("aux", AUX)
+@pytest.mark.parametrize("loss, labels", [("infonce", "batch"), ("triplet", "batch"), ("decoupled-softmax", "all")])
+def test_a_step_by_the_dot_product_is_the_papers_sums(make, monkeypatch, loss, labels, aux):
+    model = make(aux, loss=loss, labels=labels, mined=0, normalise=False)
+    assert_the_step_is_by_hand(model, Watch(model, monkeypatch))
+
+
+@pytest.mark.parametrize("aux", AUX)
+def test_by_the_dot_product_labels_are_searched_by_their_length_too(make, aux):
+    model = make(aux, normalise=False)
+    vectors, weights = (table.values.tolist() for table in model.encoder.tables)
+    shared = model.aux.table.values.tolist()
+    wanted = []
+    for label in range(L):
+        own = shared[SHARED[label]] if len(shared) else None
+        wanted.append(label_by_hand(bag_by_hand(LABELS[label], vectors, weights), own, model.p.normalise_first))
+    lengths = [math.sqrt(sum(x * x for x in row)) for row in wanted]
+    found = model.label_embeddings()
+    assert found == pytest.approx(np.array(wanted) / np.mean(lengths), abs=1e-5)
+    assert np.linalg.norm(found, axis=1).mean() == pytest.approx(1) and np.linalg.norm(found, axis=1).std() > 0.1
+    model.loss(np.array(DOCS), np.random.default_rng(0))
+    assert np.linalg.norm(model.bank[DOCS], axis=1)[[0, 1, 2, 3, 5]] == pytest.approx(1)  # clusters are by cosine
+
+
+@pytest.mark.parametrize("labels", ["batch", "all"])
+def test_two_encoders_are_each_moved_by_their_own_side(make, labels):
+    """Two that start alike have the gradients of one, in two parts [DPR]."""
+    one, two = (make(labels=labels, loss="decoupled-softmax", mined=0, shared=shared) for shared in (True, False))
+    losses_of = [model.loss(np.array(DOCS), np.random.default_rng(0)) for model in (one, two)]
+    assert losses_of[0].item() == pytest.approx(losses_of[1].item())
+    moves = []
+    for model, loss in zip((one, two), losses_of):
+        loss.backward()
+        for encoder in dict.fromkeys((model.encoder, model.label_encoder)):
+            table = encoder.tables[0]
+            table.momentum, before = 0.0, table.values.clone()
+            table.step()
+            moves.append(table.values - before)
+    both, docs, own = moves
+    torch.testing.assert_close(docs + own, both, rtol=1e-4, atol=1e-6)
+    assert docs.abs().max() > 0.01 and own.abs().max() > 0.01
+    assert set(two.weights()) - set(one.weights()) == {f"labels.{name}" for name in one.encoder.state()}
 
 
 def test_texts_are_read_once_documents_first_and_then_labels(make, texts, monkeypatch):

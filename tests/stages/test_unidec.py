@@ -154,6 +154,10 @@ def cosines(rows: list[list[float]], columns: list[list[float]]) -> list[list[fl
     return [[sum(a * b for a, b in zip(r, c)) / (length(r) * length(c)) for c in columns] for r in rows]
 
 
+def products(rows: list[list[float]], columns: list[list[float]]) -> list[list[float]]:
+    return [[sum(a * b for a, b in zip(r, c)) for c in columns] for r in rows]
+
+
 def psl_by_hand(kind: str, scores: list[list[float]], owned: list[dict[int, float]], tau: float) -> float:
     """sum_i 1/|M_i| sum over p in M_i of -log( exp(s_ip/tau) / Z ), as a mean over the rows that have an M_i.
 
@@ -170,26 +174,26 @@ def psl_by_hand(kind: str, scores: list[list[float]], owned: list[dict[int, floa
     return total / max(1, counted)
 
 
-def bce_by_hand(scores: list[list[float]], owned: list[dict[int, float]], tau: float, bias: float) -> float:
-    """Sum over the pool, mean over the docs, of the binary cross-entropy of sigmoid(s/tau + bias)."""
-    total = 0.0
+def bce_by_hand(scores: list[list[float]], owned: list[dict[int, float]], p: Params, bias: float) -> float:
+    """Sum (or mean) over the pool, mean over the docs, of the binary cross-entropy of sigmoid(s/tau + bias)."""
+    total, tau, bias = 0.0, p.bce_tau, bias if p.bce_bias else 0.0
     for row, own in zip(scores, owned):
         for column, s in enumerate(row):
             chance, wanted = 1 / (1 + math.exp(-(s / tau + bias))), own.get(column, 0.0)
-            total -= wanted * math.log(chance) + (1 - wanted) * math.log(1 - chance)
+            total -= (wanted * math.log(chance) + (1 - wanted) * math.log(1 - chance)) / (len(row) if p.bce_mean else 1)
     return total / max(1, len(scores))
 
 
 def head_by_hand(kind: str, scores, owned: list[dict[int, float]], p: Params, symmetric: bool, bias: float) -> float:
     """L_D or L_C: each softmax half docs -> labels, half labels -> docs, and the binary cross-entropy or that alone."""
     if kind == "bce":
-        return bce_by_hand(scores, owned, p.bce_tau, bias)
+        return bce_by_hand(scores, owned, p, bias)
     turned = [list(column) for column in zip(*scores)]
     owners = [{row: own[column] for row, own in enumerate(owned) if column in own} for column in range(len(turned))]
     total = 0.0
     for part in kind.split("+"):
         if part == "bce":
-            total += p.bce_weight * bce_by_hand(scores, owned, p.bce_tau, bias)
+            total += p.bce_weight * bce_by_hand(scores, owned, p, bias)
         elif symmetric:
             total += psl_by_hand(part, scores, owned, p.tau) / 2 + psl_by_hand(part, turned, owners, p.tau) / 2
         else:
@@ -216,7 +220,7 @@ def loss_by_hand(model: Unified, docs: list[int], pool: list[int], rows: list[in
     """
     p, points = model.p, model.points
     with torch.no_grad():
-        docs_text, docs_label = model.model.both(model.model.read(points.tokens.take(np.array(docs))))
+        docs_text, docs_label = model.model.both(model.model.read(points.tokens.take(np.array(docs))), p.normalise)
         labels_text, _ = model.model.both(model.model.read(LABEL_TEXTS.take(np.array(pool))))
     bias = float(model.bias["bias"].detach())
     docs_of_head = [place for place, doc in enumerate(docs) if doc < points.n_docs or model.model.label is None]
@@ -225,7 +229,8 @@ def loss_by_hand(model: Unified, docs: list[int], pool: list[int], rows: list[in
     total = head_by_hand(p.encoder_loss, scores, owned, p, p.symmetric, bias)
     if rows is None:
         return total
-    scores, owned = cosines(docs_label.tolist(), model.table.values[rows].tolist()), owned_by_hand(points, docs, rows)
+    compare = cosines if p.normalise else products
+    scores, owned = compare(docs_label.tolist(), model.table.values[rows].tolist()), owned_by_hand(points, docs, rows)
     other = head_by_hand(p.classifier_loss, scores, owned, p, p.classifier_symmetric, bias)
     return p.share * total + (1 - p.share) * other
 
@@ -267,6 +272,48 @@ def test_the_loss_of_a_step_is_the_papers_sums(make, positives, monkeypatch, enc
             assert rows == (None if classifier_loss == "none" else pool)
         brought = [label for label in positives[6] if label in pool and label not in drawn[0]]
         assert brought  # positives that others brought in are among those counted above
+
+
+@pytest.mark.parametrize("classifier_loss", LOSSES)
+@pytest.mark.parametrize("changes", [{"normalise": False}, {"bce_bias": False}, {"bce_mean": True}])
+def test_classifiers_as_the_source_has_them_are_its_sums(make, monkeypatch, classifier_loss, changes):
+    """Raw dot products, binary cross-entropy without a bias, its mean over the pool."""
+    for soft in (False, True):
+        model = first_epoch(make(beta=1, eta=1, soft=soft, classifier_loss=classifier_loss, **changes))
+        watch, docs = Watch(model, monkeypatch), [6, 3, 0, 2, 5] + [7, 8] * soft
+        found = model.loss(np.array(docs), np.random.default_rng(0)).item()
+        assert found == pytest.approx(loss_by_hand(model, docs, watch.pools[-1], watch.rows[-1]), rel=2e-4)
+
+
+def capped_by_hand(fills: list[list[int]], cap: int, gap: int) -> list[int]:
+    """The most frequent of the first labels; while more than `gap` places are free, those of the next ones."""
+    pool: list[int] = []
+    for place, fill in enumerate(fills):
+        if place == 0 or cap - len(pool) > gap:
+            counts = {label: fill.count(label) for label in sorted(set(fill) - set(pool))}
+            pool += sorted(counts, key=lambda label: -counts[label])[: cap - len(pool)]
+        else:
+            break
+    return sorted(pool)
+
+
+@pytest.mark.parametrize("cap, gap", [(1, 0), (2, 0), (3, 0), (5, 0), (5, 2), (7, 1), (50, 0), (50, 49)])
+def test_a_capped_pool_is_filled_in_turn(make, positives, cap, gap):
+    model, lost = first_epoch(make(beta=1, eta=1, cap=cap, gap=gap)), 0
+    docs = np.array([6, 3, 0, 2, 5])
+    for seed in range(10):
+        with pytest.MonkeyPatch.context() as patch:
+            watch = Watch(model, patch)
+            points, pool = model.pool(docs, np.random.default_rng(seed))
+        drawn, mined = watch.positives[-1].values.tolist(), watch.mined[-1].values.tolist()
+        own = {int(doc): positives[doc].tolist() for doc in docs}
+        fills = [drawn, mined, [label for doc in docs for label in own[int(doc)]]]
+        assert pool.tolist() == capped_by_hand(fills, cap, gap) and len(pool) <= cap
+        assert points.tolist() == [doc for doc in docs if set(own[int(doc)]) & set(pool.tolist())]
+        lost += len([doc for doc in docs if own[int(doc)]]) - len(points)
+        found = model.loss(docs, np.random.default_rng(seed)).item()
+        assert found == pytest.approx(loss_by_hand(model, points.tolist(), pool.tolist(), pool.tolist()), rel=2e-4)
+    assert lost > 0 or cap > 3  # documents without a positive in the pool are left out
 
 
 @pytest.mark.parametrize("extra", [1, 4, 50])
@@ -369,6 +416,36 @@ def test_classifiers_start_as_the_label_embeddings_and_their_head_as_the_other(t
     assert np.abs(model.table.numpy()).sum(axis=1).min() > 0
 
 
+def test_at_random_nothing_starts_as_the_encoders_space(make, texts, positives):
+    """Xavier's bound is sqrt(6 / (rows + columns)); biases are zero."""
+    p, top = check(Params, VALUES | STEP | {"start": "xavier"}, "here"), UnifiedTop(beta=2, eta=2, seed=0)
+    model = Unified(TwoHeads(bag(), dim=4, classifier=True), points_of(texts, positives, False), LABEL_TEXTS, p, top)
+    heads = [model.model.text, model.model.label]
+    for tensor in [model.table.values, *(head.weight.detach() for head in heads)]:
+        bound = math.sqrt(6 / sum(tensor.shape))
+        assert 0.6 * bound < tensor.abs().max() <= bound
+    assert not any(head.bias.any() for head in heads) and not torch.equal(heads[0].weight, heads[1].weight)
+    assert make(start="xavier", classifier_loss="none").table.values.shape == (0, SMALL)
+
+
+def test_with_dense_updates_every_classifier_decays(make, monkeypatch, tmp_path):
+    changes = {"updates": "all", "classifier_weight_decay": 0.5, "classifier_lr": 0.1, "warmup": 0, "epochs": 1}
+    changes |= {"schedule": "constant"}
+    model = make(beta=1, eta=0, todo=[0], batch_size=16, **changes)
+    before, watch = model.table.values.clone(), Watch(model, monkeypatch)
+    fit_alone(model, tmp_path, [0])
+    others = np.setdiff1d(np.arange(len(LABEL_TEXTS)), np.concatenate(watch.rows))
+    assert len(others) > 3
+    torch.testing.assert_close(model.table.values[others], 0.95 * before[others])
+
+
+def test_dropout_of_the_classifiers_leaves_out_some_of_their_values(make, monkeypatch):
+    model = first_epoch(make(label_dropout=0.5, normalise=False))
+    model.loss(np.array([6, 3]), np.random.default_rng(0)).backward()
+    gradient = model.table.gradients()[0]
+    assert 0.2 < (gradient == 0).float().mean() < 0.8
+
+
 # --- the losses that are offered --------------------------------------------------------------------------------------
 
 
@@ -408,6 +485,19 @@ def test_each_point_comes_once_per_epoch(batches):
     pick = many(batches)
     for epoch in range(4):
         found = pick(epoch, np.random.default_rng([0, epoch]))
+        assert sorted(np.concatenate(found).tolist()) == pick.todo.tolist()
+
+
+def test_before_the_first_clustering_batches_are_random_and_nothing_is_mined():
+    pick = many("clustered", cluster_from=2, refresh=2)
+    model = pick.model
+    model.miner = Miner(model.points.positives.csr(model.n_labels), 4)
+    for epoch, is_new in enumerate([False, False, True, False, True, False]):
+        before = model.miner.near.copy()
+        found = pick(epoch, np.random.default_rng([0, epoch]))
+        assert (model.miner.near[pick.todo] >= 0).any() == (epoch >= 2)
+        assert (pick.clusters.max() > 0) == (epoch >= 2)
+        assert is_new or (model.miner.near == before).all()
         assert sorted(np.concatenate(found).tolist()) == pick.todo.tolist()
 
 

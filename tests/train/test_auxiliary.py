@@ -21,6 +21,16 @@ def test_starts_at_zero_so_that_training_starts_as_ngame():
     assert torch.equal(aux.add(z, np.arange(3)), z)
 
 
+def test_at_random_they_start_within_xaviers_bound():
+    label_to_aux = np.arange(40, dtype=np.int32)
+    torch.manual_seed(0)
+    aux = Auxiliary(label_to_aux, 20, lr=0.1, normalise_first=False, device=CPU, start="xavier")
+    bound = (6 / (40 + 20)) ** 0.5
+    assert 0.95 * bound < aux.table.values.abs().max() <= bound
+    assert abs(float(aux.table.values.mean())) < 0.1 * bound
+    assert len(Auxiliary(label_to_aux * 0 - 1, 20, lr=0.1, normalise_first=False, device=CPU, start="xavier")) == 0
+
+
 def test_k_zero_adds_nothing():
     aux = make([-1, -1, -1])
     z = torch.randn(3, 3)

@@ -39,6 +39,24 @@ def test_negatives_are_the_nearest_labels_that_are_not_known(depth, through, mon
     assert len(miner.draw(np.array([1, 2]), 3, np.random.default_rng(0)).values) == 0  # not searched for yet
 
 
+@pytest.mark.parametrize("depth, among", [(3, 20), (8, 12), (10, 5), (4, LABELS)])
+def test_of_more_labels_the_nearest_wrong_ones_are_kept(depth, among):
+    """A document's own labels take no place of them, however many are nearer."""
+    docs, labels, known = world(2)
+    known = known.tolil()
+    for doc in range(DOCS):
+        known[doc, np.argsort(-labels @ docs[doc])[:2]] = 1
+    known = known.tocsr()
+    miner = Miner(known, depth, among=among)
+    miner.refresh(np.arange(DOCS), docs, labels, seed=0)
+    for doc in range(DOCS):
+        order = sorted(range(LABELS), key=lambda i: -float(docs[doc] @ labels[i]))[: max(depth, among)]
+        wanted = [label for label in order if not known[doc, label]][:depth]
+        found = miner.near[doc]
+        assert set(found[found >= 0]) == set(wanted)
+        assert among <= depth or found[: len(wanted)].tolist() == wanted
+
+
 @given(seed=st.integers(0, 1000), count=st.integers(1, 12), depth=st.integers(1, 50))
 def test_draws_are_different_wrong_and_at_most_so_many(seed, count, depth):
     docs, labels, known = world(seed)

@@ -8,7 +8,7 @@ from torch import nn
 from xcutils.core.errors import UserError
 from xcutils.core.scratch import Snapshots
 from xcutils.model.rows import RowTable
-from xcutils.train.training import BAD_STEPS, Optimisers, Plan, linear, mean_cosine, put_finite, train
+from xcutils.train.training import BAD_STEPS, SCHEDULES, Optimisers, Plan, factor, mean_cosine, put_finite, train
 
 
 class Recorder:
@@ -41,9 +41,29 @@ def three_batches(epoch, rng):
 
 
 def test_the_schedule_by_hand():
-    assert [linear(step, 7, 3) for step in range(9)] == [1 / 3, 2 / 3, 1, 1, 3 / 4, 2 / 4, 1 / 4, 0, 0]
-    assert [linear(step, 4, 0) for step in range(5)] == [1, 3 / 4, 2 / 4, 1 / 4, 0]
-    assert [linear(step, 2, 4) for step in range(4)] == [1 / 4, 2 / 4, 3 / 4, 1]  # training shorter than its warm-up
+    assert [factor(step, 7, 3) for step in range(9)] == [1 / 3, 2 / 3, 1, 1, 3 / 4, 2 / 4, 1 / 4, 0, 0]
+    assert [factor(step, 4, 0) for step in range(5)] == [1, 3 / 4, 2 / 4, 1 / 4, 0]
+    assert [factor(step, 2, 4) for step in range(4)] == [1 / 4, 2 / 4, 3 / 4, 1]  # training shorter than its warm-up
+
+
+def factor_by_hand(step: int, total: int, warmup: int, schedule: str) -> float:
+    """Up by equal parts, then down along a straight line or half a wave, or not at all."""
+    if step < warmup:
+        return (step + 1) / warmup
+    if schedule == "constant":
+        return 1.0
+    way = min(1.0, (step - warmup) / (total - warmup))
+    return 1 - way if schedule == "linear" else 0.5 * (1 + math.cos(math.pi * way))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_every_schedule_by_hand(schedule):
+    for total, warmup in ((9, 3), (8, 0)):
+        found = [factor(step, total, warmup, schedule) for step in range(11)]
+        assert found == pytest.approx([factor_by_hand(step, total, warmup, schedule) for step in range(11)], abs=1e-12)
+    recorder = Recorder()
+    train(Plan(epochs=2, warmup=2, seed=0, schedule=schedule), [recorder], three_batches, zero_loss)
+    assert recorder.scales == [factor(step, 6, 2, schedule) for step in range(6)]
 
 
 def test_each_step_gets_its_factor():
@@ -54,8 +74,8 @@ def test_each_step_gets_its_factor():
 
 def test_a_shorter_training_may_follow_a_longer_schedule():
     recorder = Recorder()
-    train(Plan(epochs=2, warmup=2, seed=0, schedule=4), [recorder], three_batches, zero_loss)
-    assert recorder.scales == [linear(step, 12, 2) for step in range(6)]
+    train(Plan(epochs=2, warmup=2, seed=0, decay=4), [recorder], three_batches, zero_loss)
+    assert recorder.scales == [factor(step, 12, 2) for step in range(6)]
 
 
 # --- validation -------------------------------------------------------------------------------------------------------
@@ -85,6 +105,30 @@ def test_early_stopping_leaves_the_weights_of_the_best_epoch(scores, patience, e
     assert outcome.epochs == float(weight) == kept
     assert [row["epoch"] for row in outcome.curve] == seen == list(range(1, epochs + 1))
     assert [row["N@5"] for row in outcome.curve] == scores[:epochs]
+
+
+@pytest.mark.parametrize(
+    ("every", "patience", "watched", "kept"),
+    [(1, 0, [1, 2, 3, 4, 5], 2), (2, 0, [2, 4, 5], 2), (3, 0, [3, 5], 5), (9, 0, [5], 5), (2, 1, [2, 4], 2)],
+)
+@pytest.mark.parametrize("keep", ["best", "last"])
+def test_validation_every_few_epochs_and_which_epoch_is_kept(every, patience, watched, kept, keep):
+    scores, seen, weight = [1, 9, 3, 4, 5], [], torch.zeros(1)
+
+    def batches(epoch, rng):
+        weight.fill_(epoch + 1)
+        return [np.arange(2)]
+
+    def validate(epoch):
+        seen.append(epoch + 1)
+        return {"goal": float(scores[epoch])}
+
+    plan = Plan(epochs=5, warmup=0, seed=0, patience=patience, validate_every=every, keep=keep)
+    outcome = train(plan, [Recorder()], batches, zero_loss, weights=lambda: {"weight": weight}, validate=validate)
+    last = len(outcome.curve)
+    assert seen == watched and last == (watched[-1] if patience else 5)
+    assert outcome.epochs == float(weight) == (kept if keep == "best" else last)
+    assert [row["epoch"] for row in outcome.curve if "goal" in row] == watched
 
 
 def test_without_validation_the_last_epoch_is_kept():

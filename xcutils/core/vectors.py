@@ -19,3 +19,8 @@ def unit(vectors: np.ndarray) -> np.ndarray:
     vectors = finite(vectors)
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / np.where(norms > 0, norms, 1)
+
+
+def mean_length(vectors: np.ndarray) -> float:
+    """The mean length of the rows: what vectors whose length matters are divided by to be searched."""
+    return max(float(np.linalg.norm(vectors, axis=1).mean()), 1e-12) if len(vectors) else 1.0

@@ -17,14 +17,25 @@ class TwoHeads(Encoder):
     """Phi_D = tanh(linear(E)) for label texts and Phi_C = linear(E) for classifiers; [DePSL] has the first alone.
 
     As an encoder it gives [n(Phi_D) ; n(Phi_C)], so that one dot product is the sum of both cosines.
-    Differs from: the source normalises Phi_C and the classifiers only when it searches; here also while training. It
-    does not say whether E is normalised; here it is, so that the heads of every encoder start alike, and tanh is nearly
-    linear until training has made Phi_D's weights larger.
     """
 
-    def __init__(self, encoder: Encoder, *, dim: int, classifier: bool, dropouts: tuple[float, float] = (0.0, 0.0)):
-        """dropouts  of each head's output while training"""
+    def __init__(
+        self,
+        encoder: Encoder,
+        *,
+        dim: int,
+        classifier: bool,
+        dropouts: tuple[float, float] = (0.0, 0.0),
+        normalise_first: bool = True,
+    ):
+        """The heads start as the encoder's own space.
+
+        dropouts         of each head's output while training
+        normalise_first  E is brought to length one, so that the heads of every encoder start alike, and tanh is nearly
+                         linear until training has made Phi_D's weights larger. Differs from the source's code
+        """
         super().__init__()
+        self.normalise_first = normalise_first
         self.encoder = encoder
         self.tables = encoder.tables
         self.size = dim
@@ -38,33 +49,47 @@ class TwoHeads(Encoder):
         cls, config: dict, state: dict[str, Tensor], rebuild: Callable[[dict, dict[str, Tensor]], Encoder]
     ) -> "TwoHeads":
         inner = {name.removeprefix("encoder."): t for name, t in state.items() if name.startswith("encoder.")}
-        encoder = cls(rebuild(config["encoder"], inner), dim=config["dim"], classifier=config["classifier"])
+        facts = {name: config[name] for name in ("dim", "classifier", "normalise_first")}
+        encoder = cls(rebuild(config["encoder"], inner), **facts)
         encoder.load_heads(state)
         return encoder
 
     def read(self, tokens: Ragged) -> Any:
         return self.encoder.read(tokens)
 
-    def both(self, texts: Any) -> tuple[Tensor, Tensor | None]:
-        """(n(Phi_D), n(Phi_C) or, without a classifier head, None) of texts that were `read`, each (rows, d)."""
-        raw = F.normalize(self.encoder.embed(texts).float(), dim=1)
+    def both(self, texts: Any, normalise: bool = True) -> tuple[Tensor, Tensor | None]:
+        """(n(Phi_D), n(Phi_C) or, without a classifier head, None) of texts that were `read`, each (rows, d).
+
+        normalise  the second one; False: Phi_C as it is, which the source trains and does not search
+        """
+        raw = self.encoder.embed(texts).float()
+        if self.normalise_first:
+            raw = F.normalize(raw, dim=1)
         text = F.dropout(torch.tanh(self.text(raw)), self.dropouts[0], self.training)
         if self.label is None:
             return F.normalize(text, dim=1), None
         label = F.dropout(self.label(raw), self.dropouts[1], self.training)
-        return F.normalize(text, dim=1), F.normalize(label, dim=1)
+        return F.normalize(text, dim=1), F.normalize(label, dim=1) if normalise else label
 
     def embed(self, texts: Any) -> Tensor:
         return torch.cat([part for part in self.both(texts) if part is not None], dim=1)
 
     def config(self) -> dict:
         facts = {"kind": "two-heads", "dim": self.size, "classifier": self.label is not None}
+        facts["normalise_first"] = self.normalise_first
         return facts | {"encoder": self.encoder.config()}
 
     def state(self) -> dict[str, Tensor]:
         tensors = self.state_dict()
         heads = {f"head.{name}": tensor for name, tensor in tensors.items() if not name.startswith("encoder.")}
         return heads | {f"encoder.{name}": tensor for name, tensor in self.encoder.state().items()}
+
+    def start_at_random(self) -> None:
+        """Xavier's uniform weights for the heads, biases at zero, as the source's code has them."""
+        for head in (self.text, self.label):
+            if head is not None:
+                nn.init.xavier_uniform_(head.weight)
+                nn.init.zeros_(head.bias)
 
     def load_heads(self, state: dict[str, Tensor]) -> None:
         heads = {name.removeprefix("head."): tensor for name, tensor in state.items() if name.startswith("head.")}

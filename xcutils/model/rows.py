@@ -12,6 +12,8 @@ class RowTable:
 
     The update is torch.optim.SparseAdam's: moments of rows outside the batch do not change, and the bias correction
     counts the table's steps. With a momentum it is torch.optim.SGD's, with its weight decay, on the rows of the batch.
+    A weight decay without a momentum is AdamW's: it shrinks the rows by a share of themselves.
+    every  a step updates all rows, those it did not read by momentum and decay alone, as a dense optimiser would
     """
 
     betas = (0.9, 0.999)
@@ -24,12 +26,14 @@ class RowTable:
         eps: float = 1e-8,
         momentum: float | None = None,
         weight_decay: float = 0.0,
+        every: bool = False,
     ):
         self.values = values
         self.lr = lr
         self.eps = eps
         self.momentum = momentum
         self.weight_decay = weight_decay
+        self.every = every
         self.steps = 0
         self.first: Tensor | None = None  # the moments are made at the first step: a finished model needs none
         self.second: Tensor | None = None
@@ -68,6 +72,9 @@ class RowTable:
             return
         self.steps += 1
         ids, gradient = self._merged[0]
+        if self.every and ids is not None:
+            gradient = torch.zeros_like(self.values).index_copy_(0, ids, gradient)
+            ids = None
         update = self._adam if self.momentum is None else self._sgd
         update(ids, gradient, self.lr * scale)
         self.clear()
@@ -106,6 +113,8 @@ class RowTable:
     def _fused_adam(self, tables: list[Tensor], gradient: Tensor, lr: float) -> None:
         """The update, in place and in one pass; torch.optim.Adam has eps elsewhere than SparseAdam: hence its scale."""
         values, first, second = tables
+        if self.weight_decay:
+            values.mul_(1 - lr * self.weight_decay)
         beta1, beta2 = self.betas
         torch._fused_adam_(
             [values],

@@ -13,14 +13,25 @@ class Auxiliary:
     """K vectors and which label has which; with K = 0 it adds nothing, and training is NGAME's.
 
     label_to_aux  (L,) int32  -1 everywhere when K = 0
+    start         zero: training starts as NGAME; xavier: drawn at random, as the reference code has it
     """
 
-    def __init__(self, label_to_aux: np.ndarray, dim: int, *, lr: float, normalise_first: bool, device: torch.device):
+    def __init__(
+        self,
+        label_to_aux: np.ndarray,
+        dim: int,
+        *,
+        lr: float,
+        normalise_first: bool,
+        device: torch.device,
+        start: str = "zero",
+    ):
         self.label_to_aux = np.array(label_to_aux)
         self.normalise_first = normalise_first
-        # Differs from the reference code, which draws them at random: from zero, training starts as NGAME.
-        count = int(label_to_aux.max(initial=-1)) + 1
-        self.table = RowTable(torch.zeros(count, dim, device=device), lr=lr)
+        values = torch.zeros(int(label_to_aux.max(initial=-1)) + 1, dim)
+        if start == "xavier" and len(values):
+            torch.nn.init.xavier_uniform_(values)
+        self.table = RowTable(values.to(device), lr=lr)
 
     def __len__(self) -> int:
         return len(self.table.values)

@@ -20,7 +20,7 @@ from xcutils.model.costs import Network
 from xcutils.model.encoders import TEXTS
 from xcutils.search.exact import SCORES, exact
 from xcutils.search.metrics import evaluate, goal, most_per_row, without
-from xcutils.train.training import Optimisers, Outcome, Plan, train
+from xcutils.train.training import KEEP, SCHEDULES, Optimisers, Outcome, Plan, train
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +32,9 @@ class Trained:
     tail: float = value(low=0, high=1)
     batch_size: int = value(low=2)
     warmup: int = value(low=0)
+    schedule: str = value(among=SCHEDULES)
+    validate_every: int = value(low=1)
+    keep: str = value(among=KEEP)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,9 +98,12 @@ def fit_model(
         more.refit_epochs if more else fold.epochs(p.epochs),
         p.warmup,
         seed,
-        schedule=0 if more else p.epochs,
+        schedule=p.schedule,
+        decay=0 if more else p.epochs,
         rate=more.refit_lr if more else 1.0,
         patience=p.patience,
+        validate_every=p.validate_every,
+        keep=p.keep,
         average_after=average_after,
         device=model.device,
     )
@@ -146,8 +152,13 @@ class Judge:
         return {"goal": goal(figures, self.tail)} | shown
 
 
+def validations(p: dict) -> int:
+    """How many validations a training stage with these parameters makes."""
+    return -(-p["epochs"] // p["validate_every"])
+
+
 def validation_seconds(s: Sizes, net: Network, host: Host) -> float:
-    """Seconds of encoding labels and validation documents, and of comparing all with all."""
+    """Seconds of a validation: encoding labels and validation documents, and comparing all with all."""
     watched = min(s.validation, WATCHED)
     texts = s.labels + watched
     tokens = s.label_tokens + watched * s.doc_tokens / max(1, s.docs)

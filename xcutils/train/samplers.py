@@ -81,6 +81,24 @@ def sample_positives(positives: Ragged, docs: np.ndarray, count: int, rng: np.ra
     return Ragged(shuffled, rows.offsets).cut(count)
 
 
+def capped_pool(*fills: np.ndarray, cap: int, gap: int) -> np.ndarray:
+    """(P,) int64, ascending: at most `cap` labels, of each fill in turn the most frequent ones [UniDEC code].
+
+    fills  labels that a batch may be compared with, as often as they were drawn; the first ones come in any case
+    gap    a later fill is left out where no more places than these are free
+    """
+    pool: np.ndarray = np.zeros(0, dtype=np.int64)
+    for place, fill in enumerate(fills):
+        free = cap - len(pool)
+        if place and free <= gap:
+            break
+        labels, counts = np.unique(fill, return_counts=True)
+        is_new = ~np.isin(labels, pool)
+        often = np.argsort(-counts[is_new], kind="stable")[:free]
+        pool = np.union1d(pool, labels[is_new][often]).astype(np.int64)
+    return pool
+
+
 class KnownPairs:
     """The labels of a batch, and which of them are known positives of which document.
 

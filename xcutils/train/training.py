@@ -1,5 +1,6 @@
 """The one training loop: schedule, guards, validation, early stopping, snapshots and curves for every method."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -13,6 +14,13 @@ from xcutils.core.ragged import Ragged, starts
 from xcutils.core.scratch import Snapshots
 from xcutils.model.rows import RowTable
 
+# What is left of the steps after the warm-up, from 1 to 0 -> the factor of the learning rates.
+SCHEDULES: dict[str, Callable[[float], float]] = {
+    "linear": lambda left: left,
+    "cosine": lambda left: (1 - math.cos(math.pi * left)) / 2,
+    "constant": lambda left: 1.0,
+}
+KEEP = ("best", "last")  # which epoch's weights training leaves
 BAD_STEPS = 5  # steps in a row whose loss or gradient is not finite, after which training stops
 
 
@@ -77,9 +85,12 @@ class Plan:
     epochs: int
     warmup: int  # steps
     seed: int
-    schedule: int = 0  # epochs over which the learning rate decays; 0 = `epochs`
+    schedule: str = "linear"  # of SCHEDULES
+    decay: int = 0  # epochs over which the learning rate decays; 0 = `epochs`
     rate: float = 1.0  # of the learning rates
     patience: int = 0  # validations without a gain before training stops; 0 = never
+    validate_every: int = 1  # epochs between two validations; the last epoch always has one
+    keep: str = "best"  # of KEEP
     average_after: int = 0  # epochs after which the weights at each epoch's end are averaged and kept; 0 = never
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
@@ -108,11 +119,11 @@ class Progress:
     averaged: int = 0  # epochs in the mean of the weights
 
 
-def linear(step: int, total: int, warmup: int) -> float:
-    """The schedule's factor: linear warm-up, then linear decay to zero."""
+def factor(step: int, total: int, warmup: int, schedule: str = "linear") -> float:
+    """The factor of the learning rates at a step: linear warm-up, then the schedule's."""
     if step < warmup:
         return (step + 1) / warmup
-    return max(0.0, (total - step) / max(1, total - warmup))
+    return SCHEDULES[schedule](max(0.0, (total - step) / max(1, total - warmup)))
 
 
 def train(
@@ -127,7 +138,9 @@ def train(
     watch: Callable[[Iterable, str], Iterable] = lambda items, name: items,
     snapshots: Snapshots | None = None,
 ) -> Outcome:
-    """Train; the weights end as they were after the epoch that was best by validation, or the last one without it.
+    """Train; the weights end as they were after the epoch that was best by validation, or after the last one.
+
+    The last one's are kept without validation and where the plan says so.
 
     batches    (epoch, generator) -> the epoch's batches of document ids
     loss_of    (docs, generator)  -> the batch's loss
@@ -141,14 +154,14 @@ def train(
     at = run.progress
     while at.epoch < plan.epochs and not (plan.patience and at.since >= plan.patience):
         todo = run.begin_epoch(batches)
-        total = (plan.schedule or plan.epochs) * len(todo)
+        total = (plan.decay or plan.epochs) * len(todo)
         for docs in watch(todo[at.place :], f"epoch {at.epoch + 1}/{plan.epochs}"):
-            scale = plan.rate * linear(at.epoch * len(todo) + at.place, total, plan.warmup)
+            scale = plan.rate * factor(at.epoch * len(todo) + at.place, total, plan.warmup, plan.schedule)
             run.step(docs, loss_of, scale)
         run.end_epoch(validate)
-    if validate is None:
+    if validate is None or plan.keep == "last":
         run.put(run.mean)
-        return Outcome(plan.epochs, at.curve)
+        return Outcome(at.epoch, at.curve)
     run.put(run.best)
     return Outcome(at.kept, at.curve)
 
@@ -220,19 +233,29 @@ class _Run:
         row = {"epoch": at.epoch + 1, "loss": float(np.mean(good)) if good else float("inf"), "skipped": at.skipped}
         self._average()
         with self._averaged():
-            figures = {} if validate is None else validate(at.epoch)
-            if validate is not None:
-                score = next(iter(figures.values()))
-                at.since += 1
-                if score > at.best:
-                    at.best = float(score)
-                    at.since = 0
-                    at.kept = at.epoch + 1
-                    self._keep()
+            figures = validate(at.epoch) if validate is not None and self._is_watched() else {}
+            if figures:
+                self._judge(next(iter(figures.values())))
         at.curve.append({**row, **figures})
         at.epoch += 1
         at.place = 0
         at.losses = []
+
+    def _is_watched(self) -> bool:
+        """Does this epoch end with a validation?"""
+        done = self.progress.epoch + 1
+        return done % self.plan.validate_every == 0 or done == self.plan.epochs
+
+    def _judge(self, score: float) -> None:
+        """Note whether the present weights are the best so far, of which a copy is kept if it may be wanted."""
+        at = self.progress
+        at.since += 1
+        if score > at.best:
+            at.best = float(score)
+            at.since = 0
+            at.kept = at.epoch + 1
+            if self.plan.keep == "best":
+                self._keep()
 
     def put(self, values: dict[str, Tensor]) -> None:
         """Set the weights to these values, where there are any."""
