@@ -151,8 +151,9 @@ def _named(
     order = np.argsort(-falls, axis=0, kind="stable")[:NAMED].T
     candidates = [[int(w) for w in row if falls[w, place] > 0] for place, row in enumerate(order)]
     groups = sorted({tuple(row[:count]) for row in candidates for count in range(2, len(row) + 1)})
-    together = {(): (asked.scores[0], asked.probabilities[0])}
-    together |= {(w,): (asked.scores[w + 1], asked.probabilities[w + 1]) for w in range(len(words))}
+    together: dict[tuple[int, ...], tuple[np.ndarray, np.ndarray]] = {
+        (w,): (asked.scores[w + 1], asked.probabilities[w + 1]) for w in range(len(words))
+    }
     if groups:
         texts = [without(text, [p for w in group for p in words[w].places]) for group in groups]
         again = ask(system, texts, labels)
@@ -178,7 +179,7 @@ def ask(system: System, texts: list[str], labels: np.ndarray) -> Asked:
     near, shares, similarity = neighbours(model, queries)
     shares[~known] = 0
     parts = linear_parts(model, queries, labels)
-    rest = sum(parts.values())
+    rest = np.sum(list(parts.values()), axis=0)
     parts["memory"] = model.fusion.remembered(rest, remembered(model.positives, near, shares, labels))
     scores = rest + parts["memory"]
     frequent = system.frequency[labels] / len(model.positives)  # what a text of unknown words is answered with
@@ -194,10 +195,10 @@ def linear_parts(model: Model, queries: np.ndarray, labels: np.ndarray) -> dict[
     seen = model.labels.seen(model.settings.as_asked(queries)).astype(np.float64)
     vectors = model.labels.take(labels).astype(np.float64)
     dim = queries.shape[1]
-    views = {"label": (0, dim)}
-    if len(model.settings.views) == 2:
-        views = dict(zip(("label text", "classifier"), map(tuple, model.settings.views)))
-    places = {name: slice(*view) for name, view in views.items()} | {"frequency": slice(dim, None)}
+    views = model.settings.views
+    names = ("label text", "classifier") if len(views) == 2 else ("label",)
+    places = {name: slice(*view) for name, view in zip(names, views if len(views) == 2 else [[0, dim]])}
+    places["frequency"] = slice(dim, None)
     return {name: seen[:, place] @ vectors[:, place].T for name, place in places.items()}
 
 
@@ -248,11 +249,11 @@ def words_of(system: System, text: str) -> list[Word]:
     one word, and punctuation by itself is none.
     """
     encoding = system.tokenizer.encode(text, add_special_tokens=False)
-    places: dict[int | None, list[int]] = {}
-    for token, word in enumerate(encoding.word_ids):
-        places.setdefault(word, []).append(token)
+    pieces: dict[int | None, list[int]] = {}
+    for token, place in enumerate(encoding.word_ids):
+        pieces.setdefault(place, []).append(token)
     found: list[tuple[int, int, bool, bool]] = []  # start, end, known, read
-    for tokens in places.values():
+    for tokens in pieces.values():
         start, end = (f(encoding.offsets[token][side] for token in tokens) for side, f in enumerate((min, max)))
         known = any(encoding.ids[token] != system.unknown for token in tokens)
         read = tokens[0] < system.model.settings.max_tokens - 2
@@ -261,8 +262,7 @@ def words_of(system: System, text: str) -> list[Word]:
     is_read: set[str] = set()
     for start, end, known, read in _joined(text, sorted(set(found))):
         key = text[start:end].casefold()
-        word = words.setdefault(key, Word(text[start:end], [], known, 0.0))
-        word.places.append((start, end))
+        words.setdefault(key, Word(text[start:end], [], known, 0.0)).places.append((start, end))
         is_read |= {key} if read else set()
     return [word for key, word in words.items() if key in is_read]
 
