@@ -50,7 +50,7 @@ def bars(groups: dict[str, dict[str, float]], *, x: str) -> str:
     if not values:
         return ""
     xs = ticks(0, max(values))
-    left = 168
+    left = 196
     height = TOP + sum(BAR * len(group) + GAP for group in groups.values()) + BOTTOM - 10
     across = _scale(xs, left, WIDTH - 44)
     parts = [

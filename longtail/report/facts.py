@@ -108,4 +108,3 @@ def taken(data: Path, stage: str, pipeline: Pipeline) -> Taken:
     except (OSError, ValueError, KeyError, TypeError):
         pass
     return Taken(stage, None, None)
-
