@@ -190,13 +190,14 @@ def ask(system: System, texts: list[str], labels: np.ndarray) -> Asked:
 def linear_parts(model: Model, queries: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
     """part -> (Q, m) float64: the parts of the score but for the memory.
 
-    A model that holds one vector per label, its classifier and its text together, cannot tell these two apart.
+    A model that holds one vector per label, its classifier and its text together, cannot tell how the text matches
+    the one and the other.
     """
     seen = model.labels.seen(model.settings.as_asked(queries)).astype(np.float64)
     vectors = model.labels.take(labels).astype(np.float64)
     dim = queries.shape[1]
     views = model.settings.views
-    names = ("label text", "classifier") if len(views) == 2 else ("label",)
+    names = ("label text", "classifier") if len(views) == 2 else ("match",)
     places = {name: slice(*view) for name, view in zip(names, views if len(views) == 2 else [[0, dim]])}
     places["frequency"] = slice(dim, None)
     return {name: seen[:, place] @ vectors[:, place].T for name, place in places.items()}

@@ -1,7 +1,7 @@
 """Plots as SVG: lines and bars, with axes, nothing else. Colours are the page's, so that they fit light and dark."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 
 WIDTH, HEIGHT = 560, 300
@@ -13,7 +13,7 @@ COLOURS = 6  # that the page has
 Points = Sequence[tuple[float, float]]
 
 
-def lines(series: dict[str, Points], *, x: str, y: str, even: bool = False, square: bool = False) -> str:
+def lines(series: Mapping[str, Points], *, x: str, y: str, even: bool = False, square: bool = False) -> str:
     """Each named series of points as a line, with a legend; empty where no series has a point.
 
     x, y    what the axes show
@@ -27,8 +27,8 @@ def lines(series: dict[str, Points], *, x: str, y: str, even: bool = False, squa
     across = _scale(xs, LEFT, WIDTH - RIGHT)
     up = _scale(ys, HEIGHT - BOTTOM, TOP)
     parts = [_axes(xs, ys, across, up, x, y)]
-    if even:
-        low, high = max(xs[0], ys[0]), min(xs[-1], ys[-1])
+    low, high = max(xs[0], ys[0]), min(xs[-1], ys[-1])
+    if even and low < high:
         ends = f'x1="{across(low):.1f}" y1="{up(low):.1f}" x2="{across(high):.1f}" y2="{up(high):.1f}"'
         parts.append(f'<line class="even" {ends}/>')
     for place, (name, some) in enumerate(series.items()):
@@ -43,7 +43,7 @@ def lines(series: dict[str, Points], *, x: str, y: str, even: bool = False, squa
     return _figure(parts, WIDTH, HEIGHT, f"{y} by {x}", series)
 
 
-def bars(groups: dict[str, dict[str, float]], *, x: str) -> str:
+def bars(groups: Mapping[str, Mapping[str, float]], *, x: str) -> str:
     """A group of horizontal bars per name, a bar per series, the value at its end."""
     names = list(dict.fromkeys(name for group in groups.values() for name in group))
     values = [value for group in groups.values() for value in group.values()]
@@ -74,7 +74,7 @@ def bars(groups: dict[str, dict[str, float]], *, x: str) -> str:
 
 def ticks(low: float, high: float) -> list[float]:
     """Round values from at most `low` to at least `high`, about TICKS of them."""
-    if not high > low:
+    if high - low < 1e-6 * max(1.0, abs(low), abs(high)):  # all the same
         low, high = low - 0.5, low + 0.5
     rough = (high - low) / TICKS
     unit = 10.0 ** math.floor(math.log10(rough))
@@ -88,7 +88,7 @@ def number(value: float) -> str:
     return f"{value:.4g}"
 
 
-def _scale(marks: Sequence[float], first: float, last: float):
+def _scale(marks: Sequence[float], first: float, last: float) -> Callable[[float], float]:
     """What turns a value into a place between `first` and `last`."""
     low, span = marks[0], marks[-1] - marks[0]
     return lambda value: first + (value - low) / span * (last - first)
@@ -113,7 +113,7 @@ def _caption(x: float, y: float, text: str) -> str:
     return f'<text class="axis" x="{x:.1f}" y="{y:.1f}" text-anchor="middle">{escape(text)}</text>'
 
 
-def _figure(parts: Sequence[str], width: float, height: float, title: str, names: Sequence[str] | dict) -> str:
+def _figure(parts: Sequence[str], width: float, height: float, title: str, names: Iterable[str]) -> str:
     """The drawing with its legend."""
     keys = "".join(
         f'<span class="key"><i class="c{place % COLOURS}"></i>{escape(name)}</span>' for place, name in enumerate(names)

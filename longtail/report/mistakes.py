@@ -46,7 +46,7 @@ class Mistake:
 
     given, right  {id, text, probability}
     reasons       key of REASONS -> the sentence for this document
-    decided       by which part of the score the label given is ahead most
+    decided       how far the label given is ahead, and by which part of the score most
     words         that speak for the label given
     """
 
@@ -153,7 +153,7 @@ def _mistake(system: System, doc: Doc, known: set[str], sample: np.ndarray) -> M
         for id, text, column in zip(ids, texts, (0, right))
     ]
     reasons = {
-        "unknown": _unknown(doc, known),
+        "unknown": unknown(doc, known),
         "few": _few(system, pair[1]),
         **_place(doc, pair[1]),
         "close": _close(asked, right),
@@ -169,12 +169,12 @@ def _mistake(system: System, doc: Doc, known: set[str], sample: np.ndarray) -> M
         doc.text,
         *named,
         reasons={name: sentence for name, sentence in reasons.items() if sentence},
-        decided=f"{part} {ahead[part]:+.2f}, of {asked.scores[0, 0] - asked.scores[0, right]:+.2f} in all",
+        decided=f"ahead by {asked.scores[0, 0] - asked.scores[0, right]:.2f}, most by its {part} ({ahead[part]:+.2f})",
         words=why.named,
     )
 
 
-def _unknown(doc: Doc, known: set[str]) -> str:
+def unknown(doc: Doc, known: set[str]) -> str:
     strange = sorted(words(doc.text) - known)
     return f"in no training document: {', '.join(strange)}" if strange else ""
 

@@ -280,7 +280,7 @@ def mistake(one: Mistake) -> str:
     return (
         f'<div class="mistake"><p><b>{escape(one.text)}</b> <span class="soft">{escape(one.id)}</span></p>'
         f"<p>given: {named(one.given)}{by}</p><p>right: {named(one.right)}</p>"
-        f"<ul>{said}<li>ahead most by {escape(one.decided)}</li></ul></div>"
+        f"<ul>{said}<li>the label given is {escape(one.decided)}</li></ul></div>"
     )
 
 
