@@ -95,13 +95,17 @@ def find_mistakes(run: Run) -> Mistakes:
     wrong = np.flatnonzero([first not in positives[row] for first, row in zip(found[:, 0], rows)])
     wrong = wrong[found[wrong, 0] >= 0]
     docs = [
-        Doc(*(to_strings(strings, [rows[place]])[0] for strings in (ids, texts)), found[place], positives[rows[place]])
+        Doc(_one(ids, rows[place]), _one(texts, rows[place]), found[place], positives[rows[place]])
         for place in _chosen(wrong, scores[:, 0])
     ]
     known = _in_training(run, set().union(*(words(doc.text) for doc in docs)))
     sample = np.random.default_rng(0).permutation(system.model.n_labels)[:COMPARED]
     shown = [_mistake(system, doc, known, sample) for doc in docs]
     return Mistakes(len(rows), len(labelled), len(wrong), shown)
+
+
+def _one(strings: Ragged, row: int) -> str:
+    return to_strings(strings, [row])[0]
 
 
 def _excluded(pairs: np.ndarray, rows: np.ndarray) -> Ragged:
@@ -167,7 +171,8 @@ def _mistake(system: System, doc: Doc, known: set[str], sample: np.ndarray) -> M
     return Mistake(
         doc.id,
         doc.text,
-        *named,
+        given=named[0],
+        right=named[1],
         reasons={name: sentence for name, sentence in reasons.items() if sentence},
         decided=f"ahead by {asked.scores[0, 0] - asked.scores[0, right]:.2f}, most by its {part} ({ahead[part]:+.2f})",
         words=why.named,
