@@ -1,9 +1,9 @@
 """The application: the command `xc`, and models from Python. It may import everything; no stage imports it.
 
-    import longtail
+import longtail
 
-    model = longtail.load("bundle")
-    model.predict("a text", k=5)
+model = longtail.load("bundle")
+model.predict("a text", k=5)
 """
 
 from typing import TYPE_CHECKING, Any

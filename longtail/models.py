@@ -1,7 +1,7 @@
 """A model in Python: texts in, labels out. Safe to use from many threads at once.
 
-    model = longtail.load("bundle")
-    model.predict("a text", k=5)
+model = longtail.load("bundle")
+model.predict("a text", k=5)
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,6 @@ from longtail.serving import System
 from longtail.views import LabelInfo, LabelsView
 from xcutils.core.errors import UserError
 from xcutils.core.ragged import Ragged
-from xcutils.model.tokens import tokenize
 from xcutils.rank.calibration import Cutoffs
 
 F1 = "f1"  # the threshold that is best for F1

@@ -87,7 +87,9 @@ class Run:
 def find_place(path: Path, pipeline: str = "") -> Place:
     """The run at this path: a checkout's folder, or its data/ folder."""
     if pipeline not in PIPELINES:
-        raise UserError(f"there is no pipeline {pipeline!r}: choose among {', '.join(filter(None, PIPELINES))}, or none.")
+        raise UserError(
+            f"there is no pipeline {pipeline!r}: choose among {', '.join(filter(None, PIPELINES))}, or none."
+        )
     chosen = PIPELINES[pipeline]
     for data in (path / "data", path):
         if model_of(data, chosen).is_dir():
