@@ -149,7 +149,7 @@ def found(data: Data, held: np.ndarray, examples: int, work: Path) -> dict[str, 
 
 
 def generated(folder: Path, count: int) -> Path:
-    """A bundle with so many labels, whose texts are words of the default run's labels; its weights are the default's."""
+    """A bundle with so many labels, whose texts are words of the default run's labels."""
     base = Run(ROOT / "data", MODULAR)
     system = base.load()
     rng = np.random.default_rng(SEED)
