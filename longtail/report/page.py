@@ -64,6 +64,7 @@ code { font: .92em ui-monospace, Menlo, Consolas, monospace; }
 @media print { :root { --back: #fff; --text: #000; --soft: #444; --line: #bbb; --fill: #f3f3f3; color-scheme: light;
     --c0: #2a6fb0; --c1: #c2571a; --c2: #2f8a57; --c3: #8a4fae; --c4: #a8822a; --c5: #b03a5b; }
   body { font-size: 10.5pt; max-width: none; padding: 0; } nav { display: none; }
+  .wide { overflow: visible; } th, td { padding: .15rem .3rem; font-size: 8pt; }
   svg, table tr { break-inside: avoid; } h2, h3 { break-after: avoid; }
   .bar, i { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 """
