@@ -15,6 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -34,6 +35,18 @@ TOGETHER = 256  # texts ranked at once by a thread, at most
 MORE = 20  # labels that are searched beyond those that are asked for
 SLACK = 1e-3  # what rounding may add to a score
 TINY = 1e-300  # the least share that counts: a label whose sum is zero is not remembered
+
+
+class Searchable(Protocol):
+    """What an answer needs of an `Index`, which says more of each."""
+
+    def __len__(self) -> int: ...
+
+    def search(self, queries: np.ndarray, k: int, threads: int = 1) -> Found | None: ...
+
+    def seen(self, queries: np.ndarray) -> np.ndarray: ...
+
+    def take(self, ids: np.ndarray) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)
@@ -92,8 +105,8 @@ class Model:
     def __init__(
         self,
         embed: Callable[[Ragged], np.ndarray],
-        labels: Index,
-        docs: Index,
+        labels: Searchable,
+        docs: Searchable,
         positives: Ragged,
         fusion: Fusion,
         settings: Settings,
@@ -117,6 +130,27 @@ class Model:
         """(ids (Q, k), probabilities (Q, k)), best first, padded with -1 and 0."""
         ids, scores = self.rank(self.embed(tokens), k)
         return ids, self.fusion.probabilities(scores)
+
+    def predict_among(self, tokens: Ragged, k: int, labels: np.ndarray) -> Found:
+        """What `predict` gives when only these labels (n,) may be answered, each by its exact score."""
+        scores = self.scores(self.embed(tokens), labels)
+        ids, scores = _best(np.broadcast_to(labels, scores.shape), scores, k)
+        return ids, self.fusion.probabilities(scores)
+
+    def scores(self, queries: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """(Q, n) float64: the fused scores of these labels (n,), ascending, without a search for them.
+
+        queries  (Q, D) embeddings of the documents
+        """
+        asked = self.labels.seen(self.settings.as_asked(queries))
+        total = (asked @ self.labels.take(labels).T).astype(np.float64)
+        if not self.fusion.memory or not self.settings.neighbours or not len(self.docs):
+            return total
+        for row in range(len(queries)):  # one by one: the sums of a text are as many as there are labels
+            places, weights = self._remembered(queries[row : row + 1])
+            sums = np.bincount(places, weights, self.n_labels)[labels]
+            total[row] += self.fusion.remembered(total[row], sums)
+        return total
 
     def rank(self, queries: np.ndarray, k: int, excluded: Ragged | None = None) -> Found:
         """(ids (Q, k) int64, fused scores (Q, k) float64), best first, padded with -1 and -inf.
@@ -226,7 +260,7 @@ class Model:
         return ids, values
 
 
-def search(index: Index, queries: np.ndarray, k: int, count: int) -> Found:
+def search(index: Searchable, queries: np.ndarray, k: int, count: int) -> Found:
     """(ids (Q, k), scores (Q, k)) of the highest inner products, best first, padded with -1 and -inf.
 
     count  vectors of the index, those included that cannot be found
