@@ -74,7 +74,13 @@ def test_the_card_is_read_as_the_hub_reads_it(tiny_bundle, tiny_run):
     (result,) = facts["model-index"][0]["results"]
     assert facts["library_name"] == "longtail" and facts["pipeline_tag"] == "text-classification"
     assert {m["type"]: m["value"] for m in result["metrics"]}["P@5"] == metrics["fused"]["P@5"]
-    for said in ("`dvc repro` measures them", "| training documents | 60 |", "epochs: 2", 'longtail.load("', "## Limits"):
+    for said in (
+        "`dvc repro` measures them",
+        "| training documents | 60 |",
+        "epochs: 2",
+        'longtail.load("',
+        "## Limits",
+    ):
         assert said in text, said
 
 
