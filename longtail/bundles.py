@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 BUNDLE = 1  # the format's number
 NAME = "bundle"
-LEFT_OUT = {"manifest.json", "tail.csv", "validation.json"}  # of the run's model: not needed to predict
+LEFT_OUT = ("tail.csv", "validation.json", "documents.")  # how names begin of files that are not copied as they are
 REMEDY = "copy it again from where it came from, or write it anew with `xc bundle`"
 
 
@@ -46,9 +46,9 @@ def write_bundle(place: "Place", out: Path, *, with_documents: bool = True) -> P
     info = place.info()
     documents = place.documents() if with_documents else None
     with _in_words_of_a_bundle(), artifacts.writing(out, name=NAME, params={"bundle": BUNDLE}) as folder:
-        for file in sorted(place.folder.iterdir()):
-            if file.is_file() and file.name not in LEFT_OUT:
-                shutil.copyfile(file, folder / file.name)
+        for name in artifacts.load_manifest(place.folder)["files"]:
+            if not name.startswith(LEFT_OUT):
+                shutil.copyfile(place.folder / name, folder / name)
         if documents is not None:
             artifacts.save_ragged(folder, "documents.ids", documents.ids)
             artifacts.save_ragged(folder, "documents.texts", documents.texts)
