@@ -21,7 +21,8 @@ def bundle(folder: Path, no_documents: bool, data: Path, pipeline: str) -> None:
     The folder is checked when it is loaded: `xc predict --bundle FOLDER "text"`, or longtail.load("FOLDER") in Python.
     Labels that were changed since the training go with it.
     """
-    from longtail.bundles import size_of, write_bundle
+    from longtail.bundles import size_of
+    from longtail.bundling import write_bundle
     from longtail.places import Run
 
     written = write_bundle(Run(data, PIPELINES[pipeline]), folder, with_documents=not no_documents)
