@@ -1,6 +1,7 @@
 """A finished run, ready to answer: plain text in, label ids, texts and probabilities out. No torch by itself."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -27,14 +28,24 @@ class Answer:
 
 @dataclass
 class System:
+    """All that an answer depends on; it does not change once it is made, but for what it remembers of what it read."""
+
     model: Model
     tokenizer: Tokenizer
     unknown: int | None  # the tokenizer's id for what it does not know
     label_ids: Ragged
     label_texts: Ragged
-    frequency: np.ndarray
+    frequency: np.ndarray  # (L,) training documents that have the label; -1 for one that was removed
     cutoffs: Cutoffs
-    names: dict[int, dict[str, str]] = field(default_factory=dict)
+    names: dict[int, tuple[str, str]] = field(default_factory=dict)
+
+    def tokens(self, texts: list[str]) -> Ragged:
+        """Token ids of the texts, as when training and scoring."""
+        return tokenize(self.tokenizer, texts, self.model.settings.max_tokens)
+
+    def embed(self, texts: list[str]) -> np.ndarray:
+        """(texts, D) float32 of length one; zero where a text has no token."""
+        return self.model.embed(self.tokens(texts))
 
     def known(self, tokens: Ragged) -> np.ndarray:
         """(texts,) bool: does the tokenizer know any token of the text?"""
@@ -43,18 +54,28 @@ class System:
             return is_known.any(keepdims=True)
         return np.bincount(tokens.row_ids()[is_known], minlength=len(tokens)) > 0
 
-    def rank(self, texts: list[str], k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(known (Q,) bool, ids (Q, k), probabilities (Q, k)); a text of unknown words gets the frequent labels."""
-        tokens = tokenize(self.tokenizer, texts, self.model.settings.max_tokens)  # as when training and scoring
+    def rank(
+        self, texts: list[str], k: int, among: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(known (Q,) bool, ids (Q, k), probabilities (Q, k)); a text of unknown words gets the frequent labels.
+
+        among  (n,) labels that may be answered, ascending, each with its exact score; None: all, searched
+        """
+        tokens = self.tokens(texts)
         known = self.known(tokens)
-        ids, scores = self.model.predict(tokens, k)
+        ids, scores = self.model.predict(tokens, k) if among is None else self.model.predict_among(tokens, k, among)
         if not known.all():
             blank = np.flatnonzero(~known)
-            frequent = np.argsort(-self.frequency, kind="stable")[:k]
-            ids[blank] = -1
+            frequent = self._frequent(k, among)
+            ids[blank], scores[blank] = -1, 0
             ids[blank, : len(frequent)] = frequent
-            scores[blank, : len(frequent)] = self.frequency[frequent] / len(self.model.positives)
+            scores[blank, : len(frequent)] = self.frequency[frequent] / max(1, len(self.model.positives))
         return known, ids, scores
+
+    def _frequent(self, k: int, among: np.ndarray | None) -> np.ndarray:
+        """The k most frequent labels, of those that may be answered."""
+        allowed = self.alive if among is None else among
+        return allowed[np.argsort(-self.frequency[allowed], kind="stable")[:k]]
 
     def answers(self, texts: list[str], k: int, threshold: float = 0.0) -> list[Answer]:
         """An answer per text, with at most k labels, of at least this probability."""
@@ -74,19 +95,65 @@ class System:
             )
         return found
 
-    def _labels(self, ids: np.ndarray, scores: np.ndarray) -> list[list[dict]]:
-        """The labels of each row of ids (Q, k), -1 where there are fewer."""
-        rows = zip(ids.tolist(), np.round(scores, 6).tolist())
-        named = self._named
-        return [[{**named(i), "score": score} for i, score in zip(*row) if i >= 0] for row in rows]
+    def best_threshold(self) -> float:
+        """The probability from which on labels have the best F1, as it was on the validation documents."""
+        return self.cutoffs.thresholds[self.cutoffs.best()] if self.cutoffs.thresholds else 0.0
 
-    def _named(self, label: int) -> dict[str, str]:
+    def named(self, label: int) -> tuple[str, str]:
         """The label's id and text, kept when they have been read once."""
         named = self.names.get(label)
         if named is None:
             id, text = (to_strings(strings, [label])[0] for strings in (self.label_ids, self.label_texts))
-            named = self.names[label] = {"id": id, "text": text}
+            named = self.names[label] = (id, text)
         return named
+
+    @cached_property
+    def alive(self) -> np.ndarray:
+        """The places of the labels that can be predicted, ascending."""
+        return np.flatnonzero(self.frequency >= 0)
+
+    @property
+    def count(self) -> int:
+        """How many labels can be predicted."""
+        return len(self.alive)
+
+    @cached_property
+    def ids(self) -> list[str]:
+        """The id of each label."""
+        return to_strings(self.label_ids)
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """The text of each label."""
+        return to_strings(self.label_texts)
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """The place of each label that can be predicted, by its id."""
+        ids = self.ids
+        return {ids[place]: place for place in self.alive.tolist()}
+
+    @cached_property
+    def lines(self) -> list[tuple[int, str]]:
+        """(place, id and text in small letters) of each label that can be predicted, to search in."""
+        ids, texts = self.ids, self.texts
+        return [(place, f"{ids[place]} {texts[place]}".lower()) for place in self.alive.tolist()]
+
+    def place(self, id: str) -> int:
+        """The place of the label of this id."""
+        found = self.places.get(id)
+        if found is None:
+            raise UserError(f"there is no label {id!r}: search for its text to find its id.")
+        return found
+
+    def _labels(self, ids: np.ndarray, scores: np.ndarray) -> list[list[dict]]:
+        """The labels of each row of ids (Q, k), -1 where there are fewer."""
+        rows = zip(ids.tolist(), np.round(scores, 6).tolist())
+        return [[_labelled(*self.named(i), score) for i, score in zip(*row) if i >= 0] for row in rows]
+
+
+def _labelled(id: str, text: str, score: float) -> dict:
+    return {"id": id, "text": text, "score": score}
 
 
 def model_of(data: Path, pipeline: Pipeline = MODULAR) -> Path:

@@ -59,7 +59,7 @@ def predict(
 
     system = load_system(data, PIPELINES[pipeline])
     if threshold == F1:
-        least = system.cutoffs.thresholds[system.cutoffs.best()] if system.cutoffs.thresholds else 0.0
+        least = system.best_threshold()
     elif precision is not None:
         least = system.threshold(precision)
     for (id, text), answer in zip(docs, system.answers([text for _, text in docs], k, least)):

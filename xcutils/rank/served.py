@@ -118,6 +118,27 @@ class Model:
         ids, scores = self.rank(self.embed(tokens), k)
         return ids, self.fusion.probabilities(scores)
 
+    def predict_among(self, tokens: Ragged, k: int, labels: np.ndarray) -> Found:
+        """What `predict` gives when only these labels (n,) may be answered, each by its exact score."""
+        scores = self.scores(self.embed(tokens), labels)
+        ids, scores = _best(np.broadcast_to(labels, scores.shape), scores, k)
+        return ids, self.fusion.probabilities(scores)
+
+    def scores(self, queries: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """(Q, n) float64: the fused scores of these labels (n,), ascending, without a search for them.
+
+        queries  (Q, D) embeddings of the documents
+        """
+        asked = self.labels.seen(self.settings.as_asked(queries))
+        total = (asked @ self.labels.take(labels).T).astype(np.float64)
+        if not self.fusion.memory or not self.settings.neighbours or not len(self.docs):
+            return total
+        for row in range(len(queries)):  # one by one: the sums of a text are as many as there are labels
+            places, weights = self._remembered(queries[row : row + 1])
+            sums = np.bincount(places, weights, self.n_labels)[labels]
+            total[row] += self.fusion.remembered(total[row], sums)
+        return total
+
     def rank(self, queries: np.ndarray, k: int, excluded: Ragged | None = None) -> Found:
         """(ids (Q, k) int64, fused scores (Q, k) float64), best first, padded with -1 and -inf.
 

@@ -1,0 +1,168 @@
+"""A model in Python: texts in, labels out. Safe to use from many threads at once.
+
+model = longtail.load("bundle")
+model.predict("a text", k=5)
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import overload
+
+import numpy as np
+
+from longtail.places import Documents, Place, find_place
+from longtail.serving import System
+from longtail.views import LabelInfo, LabelsView
+from xcutils.core.errors import UserError
+from xcutils.core.ragged import Ragged
+from xcutils.rank.calibration import Cutoffs
+
+F1 = "f1"  # the threshold that is best for F1
+
+__all__ = ["Label", "LabelInfo", "Model", "load"]
+
+
+@dataclass(frozen=True)
+class Label:
+    """A label that was predicted, and the chance that it is right."""
+
+    id: str
+    text: str
+    probability: float
+
+
+class Model:
+    """A finished run or a bundle, ready to answer.
+
+    One `System` holds all that an answer depends on. A change of the labels makes a new one and puts it in the old
+    one's place at once, so that an answer is from before the change or from after it.
+    """
+
+    def __init__(self, place: Place, system: System):
+        self.place = place
+        self._system = system
+
+    @property
+    def system(self) -> System:
+        """What answers at this moment."""
+        return self._system
+
+    @overload
+    def predict(self, texts: str, k: int = 10, threshold: float | str | None = None, precision: float | None = None,
+                among: Iterable[str] | None = None) -> list[Label]: ...  # fmt: skip
+
+    @overload
+    def predict(self, texts: Sequence[str], k: int = 10, threshold: float | str | None = None,
+                precision: float | None = None, among: Iterable[str] | None = None) -> list[list[Label]]: ...  # fmt: skip
+
+    def predict(
+        self,
+        texts: str | Sequence[str],
+        k: int = 10,
+        threshold: float | str | None = None,
+        precision: float | None = None,
+        among: Iterable[str] | None = None,
+    ) -> list[Label] | list[list[Label]]:
+        """The labels of a text, best first, with their probabilities; a list of them for a list of texts.
+
+        k          labels per text, at most
+        threshold  only labels of at least this probability; "f1": of the one that is best for F1
+        precision  only so many labels that this share of them was right on the validation documents
+        among      ids of labels: only these may be answered, each by its exact score
+        """
+        if isinstance(texts, str):
+            return self.predict([texts], k, threshold, precision, among)[0]
+        system = self._system
+        checked_texts, k = as_texts(texts), as_count(k)
+        least = cutoff(system, threshold, precision)
+        allowed = None if among is None else np.array(sorted({system.place(id) for id in among}), dtype=np.int64)
+        _, ids, scores = system.rank(checked_texts, k, allowed)
+        return [
+            [Label(*system.named(i), score) for i, score in zip(*row) if i >= 0 and score >= least]
+            for row in zip(ids.tolist(), scores.tolist())
+        ]
+
+    def embed(self, texts: str | Sequence[str]) -> np.ndarray:
+        """(n, D) float32: a vector of length one per text; zero where a text has no token."""
+        return self._system.embed(as_texts([texts] if isinstance(texts, str) else texts))
+
+    def known(self, texts: Sequence[str]) -> list[bool]:
+        """Whether any word of each text is known; where none is, `predict` answers with the most frequent labels."""
+        system = self._system
+        return system.known(system.tokens(as_texts(texts))).tolist()
+
+    @property
+    def labels(self) -> LabelsView:
+        """The labels that can be predicted at this moment."""
+        return LabelsView(self._system)
+
+    @property
+    def cutoffs(self) -> Cutoffs:
+        """Precision and recall by threshold, as they were on the validation documents."""
+        return self._system.cutoffs
+
+    @property
+    def info(self) -> dict:
+        """What the model is: version, hash, pipeline, dataset, data, metrics, parameters, created."""
+        return self.place.info()
+
+    @property
+    def documents(self) -> Documents | None:
+        """Ids and texts of the training documents; None where a bundle was written without them."""
+        return self.place.documents()
+
+    @property
+    def positives(self) -> Ragged:
+        """N rows  places of the labels of each training document."""
+        return self._system.model.positives
+
+    def __repr__(self) -> str:
+        return f"<longtail.Model {self.place.folder} with {len(self.labels):,} labels>"
+
+
+def load(path: str | Path = ".", pipeline: str = "", check: bool = True) -> Model:
+    """The model in a bundle, or of the finished run in a folder.
+
+    path      a bundle; or a checkout, or its data/ folder, in which the pipeline has run
+    pipeline  of a run: "unidec" for the second pipeline
+    check     compare each file's hash with what was written; without it a damaged file goes unnoticed
+    """
+    place = find_place(Path(path), pipeline)
+    return Model(place, place.load(check))
+
+
+def as_texts(texts: Sequence[str]) -> list[str]:
+    """The texts as a list, after a look at whether they are texts; what is no Unicode is replaced."""
+    found = list(texts)
+    for text in found:
+        if not isinstance(text, str):
+            raise UserError(f"a text is {text!r}, of type {type(text).__name__}: give strings.")
+    return [text.encode("utf-8", "replace").decode("utf-8") for text in found]
+
+
+def as_count(k: int) -> int:
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+        raise UserError(f"k is {k!r}; it must be a whole number of at least 1.")
+    return int(k)
+
+
+def cutoff(system: System, threshold: float | str | None, precision: float | None) -> float:
+    """The least probability of a label that is answered."""
+    if threshold is not None and precision is not None:
+        raise UserError("threshold and precision both say where to cut off: give one of them.")
+    if precision is not None:
+        return system.threshold(_share(precision, "precision"))
+    if threshold == F1:
+        return system.best_threshold()
+    return 0.0 if threshold is None else _share(threshold, "threshold")
+
+
+def _share(given: float | str, name: str) -> float:
+    try:
+        value = float(given)
+    except (TypeError, ValueError):
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise UserError(f"{name} is {given!r}; it must be a number from 0 to 1{', or f1' * (name == 'threshold')}.")
+    return value
