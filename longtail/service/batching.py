@@ -13,13 +13,14 @@ from longtail.service import metrics
 TOGETHER = 256  # texts the model is asked at once, at most
 PIECE = 64  # texts of one request that are asked at once, so that no large request holds up the small ones
 
-Answer = TypeVar("Answer")
+Answer = TypeVar("Answer", covariant=True)
 
 
 class Question(Protocol[Answer]):
-    """What is asked about texts. Questions that are equal are asked together; an answer depends on its own text."""
+    """What is asked about texts. Questions of one key are asked together; an answer depends on its own text alone."""
 
-    def __hash__(self) -> int: ...
+    @property
+    def key(self) -> Hashable: ...
 
     def ask(self, texts: list[str]) -> Sequence[Answer]: ...
 
@@ -76,11 +77,11 @@ class Batcher:
 
 
 def _answer(jobs: list[Job]) -> None:
-    """Answer the jobs, those of equal questions together."""
+    """Answer the jobs, those of one key together."""
     groups: dict[Hashable, list[Job]] = {}
     for job in jobs:
         if not job.future.cancelled():  # its client has gone, or its time is over
-            groups.setdefault(job.question, []).append(job)
+            groups.setdefault(job.question.key, []).append(job)
     for group in groups.values():
         try:
             texts = [text for job in group for text in job.texts]

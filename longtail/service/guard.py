@@ -1,9 +1,9 @@
 """What every request passes first: limits on size, time and number; what is counted; headers of safety."""
 
-import asyncio
 import time
 from http import HTTPStatus
 
+import anyio
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -73,7 +73,7 @@ class Guard:
         if scope["method"] in WITH_BODY:
             receive = await self._arrived(Headers(scope=scope), receive)
         try:
-            async with asyncio.timeout(self.settings.answer_time):
+            with anyio.fail_after(self.settings.answer_time):
                 await self.app(scope, receive, send)
         except TimeoutError:
             raise Refusal(
@@ -90,7 +90,7 @@ class Guard:
                 HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"the content type {given}: send JSON, as {JSON}."
             )
         try:
-            async with asyncio.timeout(self.settings.read_time):
+            with anyio.fail_after(self.settings.read_time):
                 body = await self._body(receive)
         except TimeoutError:
             raise Refusal(
