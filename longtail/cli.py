@@ -19,6 +19,7 @@ processor.same_everywhere()
 # name -> (module:function, the first line of its help)
 COMMANDS = {
     "predict": ("predict:predict", "Labels for new TEXTS, best first, with their probabilities."),
+    "explain": ("explain:explain", "Why a TEXT gets its labels: words, parts of the score, documents."),
     "table": ("table:table", "The test metrics of the last run, one row per phase."),
     "check": ("data:check", "Say whether the dataset at PATH can be trained on."),
     "import": ("data:import_data", "Write the dataset at PATH to FOLDER in the repository's form."),
