@@ -20,6 +20,7 @@ processor.same_everywhere()
 COMMANDS = {
     "predict": ("predict:predict", "Labels for new TEXTS, best first, with their probabilities."),
     "explain": ("explain:explain", "Why a TEXT gets its labels: words, parts of the score, documents."),
+    "serve": ("serve:serve", "Serve a model over HTTP, with a page."),
     "table": ("table:table", "The test metrics of the last run, one row per phase."),
     "check": ("data:check", "Say whether the dataset at PATH can be trained on."),
     "import": ("data:import_data", "Write the dataset at PATH to FOLDER in the repository's form."),

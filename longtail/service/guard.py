@@ -86,9 +86,7 @@ class Guard:
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != JSON:
             given = f"is {kind!r}" if kind else "is not stated"
-            raise Refusal(
-                HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"the content type {given}: send JSON, as {JSON}."
-            )
+            raise Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"the content type {given}: send JSON, as {JSON}.")
         try:
             with anyio.fail_after(self.settings.read_time):
                 body = await self._body(receive)

@@ -5,16 +5,27 @@ Imported only after PROMETHEUS_MULTIPROC_DIR is set, where there are several pro
 
 import os
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    REGISTRY,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+)
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # where the processes of one service keep their numbers
+FORM = CONTENT_TYPE_LATEST
 
 TIMES = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 REQUESTS = Counter("longtail_requests", "Requests answered.", ["method", "path", "status"])
-SECONDS = Histogram("longtail_request_seconds", "Seconds from a request's first byte to its answer.", ["path"], buckets=TIMES)
+SECONDS = Histogram(
+    "longtail_request_seconds", "Seconds from a request's first byte to its answer.", ["path"], buckets=TIMES
+)
 RUNNING = Gauge("longtail_running", "Requests being answered now.", multiprocess_mode="livesum")
 TEXTS = Counter("longtail_texts", "Texts labelled.")
 BATCH = Histogram("longtail_batch_texts", "Texts that the model was asked at once.", buckets=SIZES)

@@ -3,6 +3,7 @@
 import logging
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import longtail
@@ -35,6 +36,7 @@ class Watched:
     def __init__(self, path: Path):
         self.path = path
         self.model: Model = longtail.load(path)
+        self.hash = str(self.model.info["hash"])
         self.stamp = stamp_of(self.model.place.folder)
         self.lock = threading.RLock()  # of changes
 
@@ -54,6 +56,15 @@ class Watched:
                 metrics.RELOADS.labels("refused").inc()
                 log.warning("the model stays as it was: %s", error)
                 return False
-            self.model = model
+            self.model, self.hash = model, str(model.info["hash"])
             metrics.RELOADS.labels("done").inc()
             return True
+
+    def change(self, how: Callable[[Model], int]) -> int:
+        """Change the labels of the model as it is now on the disk; how many were changed."""
+        with self.lock:
+            self.look()
+            count = how(self.model)
+            self.hash = str(self.model.info["hash"])
+            self.stamp = stamp_of(self.model.place.folder)
+            return count
