@@ -4,19 +4,23 @@ model = longtail.load("bundle")
 model.predict("a text", k=5)
 """
 
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 
+from longtail.changes import Vectors, Wanted, changed, check_text, checked_ids, checked_labels, wanted_by
+from longtail.journal import ADD, REMOVE, RENAME, UNDO, Entry, Journal
 from longtail.places import Documents, Place, find_place
 from longtail.serving import System
 from longtail.views import LabelInfo, LabelsView
 from xcutils.core.errors import UserError
-from xcutils.core.ragged import Ragged
+from xcutils.core.ragged import Ragged, concatenate, from_strings
 from xcutils.rank.calibration import Cutoffs
+from xcutils.rank.standin import StandIn
 
 F1 = "f1"  # the threshold that is best for F1
 
@@ -39,9 +43,16 @@ class Model:
     one's place at once, so that an answer is from before the change or from after it.
     """
 
-    def __init__(self, place: Place, system: System):
+    def __init__(self, place: Place, check: bool = True):
+        """check  compare each file's hash with what was written"""
         self.place = place
-        self._system = system
+        self._base = self._system = place.load(check)
+        self._changing = threading.Lock()
+        self._fit: StandIn | None = None
+        self._vectors: Vectors | None = None
+        self._stamp: tuple[int, int] | None = None
+        with self._changing:
+            self._follow()
 
     @property
     def system(self) -> System:
@@ -109,13 +120,103 @@ class Model:
 
     @property
     def documents(self) -> Documents | None:
-        """Ids and texts of the training documents; None where a bundle was written without them."""
-        return self.place.documents()
+        """Ids and texts of the documents that the memory knows; None where a bundle was written without them.
+
+        Example documents of added labels come last, without an id.
+        """
+        found, more = self.place.documents(), self._system.examples
+        if found is None or not more:
+            return found
+        return Documents(
+            concatenate(found.ids, from_strings([""] * len(more))), concatenate(found.texts, from_strings(more))
+        )
 
     @property
     def positives(self) -> Ragged:
-        """N rows  places of the labels of each training document."""
+        """N rows  places of the labels of each document that the memory knows."""
         return self._system.model.positives
+
+    # --- labels that come and go ---
+
+    def add_labels(self, labels: Iterable) -> None:
+        """Add labels without training: each stands in by its text, and by its example documents if it has any.
+
+        labels  (id, text), (id, text, examples), or a dict of id, text and perhaps examples, each
+        """
+        self._change(ADD, lambda wanted: checked_labels(labels, wanted, self._base))
+
+    def remove_labels(self, ids: Iterable[str]) -> None:
+        """Take labels out of all answers; one that is added again with its old text is what it was."""
+        self._change(REMOVE, lambda wanted: checked_ids(ids, wanted, self._base))
+
+    def rename_labels(self, texts: Mapping[str, str]) -> None:
+        """Give labels, by their ids, another text; one that was added is scored by its new text."""
+
+        def checked(wanted: Wanted) -> dict[str, str]:
+            for id in checked_ids(list(texts), wanted, self._base):
+                check_text(texts[id], "text", id)
+            return dict(texts)
+
+        self._change(RENAME, checked)
+
+    def undo(self) -> str:
+        """Undo the last change that holds; what it was, in words."""
+        with self._changing, self.place.journal().locked():
+            journal = self.place.journal()
+            entries = journal.effective()
+            if not entries:
+                raise UserError("there is no change of labels to undo.")
+            wanted = wanted_by(entries[:-1], self._base)
+            self._commit(journal, UNDO, entries[-1].number, wanted)
+            return entries[-1].said()
+
+    def changes(self) -> list[Entry]:
+        """Every change of labels that was made, oldest first."""
+        return self.place.journal().entries()
+
+    def refresh(self) -> bool:
+        """Take over changes that another process has made; whether there were any. Costs next to nothing if not."""
+        if self.place.journal().stamp == self._stamp:
+            return False
+        with self._changing:
+            self._follow()
+        return True
+
+    def _change(self, kind: str, checked: Callable[[Wanted], Any]) -> None:
+        """Write a change and put it in force.
+
+        checked  what the labels are -> the change as the journal has it; it refuses what cannot be done
+        """
+        with self._changing, self.place.journal().locked():
+            journal = self.place.journal()
+            wanted = wanted_by(journal.effective(), self._base)
+            what = checked(wanted)
+            wanted.apply(kind, what, self._base)
+            self._commit(journal, kind, what, wanted)
+
+    def _commit(self, journal: Journal, kind: str, what: Any, wanted: Wanted) -> None:
+        """Write the change to the journal, with which it is there, then keep the vectors, and answer by it."""
+        system = self._with(wanted)
+        journal.append(kind, what)
+        self._stamp = journal.stamp
+        self._system = system
+        if self._vectors is not None:
+            self._vectors.save(self.place.changes, self.place.hash(), wanted)
+
+    def _follow(self) -> None:
+        """Answer by what the journal says."""
+        journal = self.place.journal()
+        stamp = journal.stamp
+        self._system = self._with(wanted_by(journal.effective(), self._base))
+        self._stamp = stamp
+
+    def _with(self, wanted: Wanted) -> System:
+        """The system with these changes."""
+        if not wanted:
+            return self._base
+        self._fit = self._fit or self.place.stand_in()
+        self._vectors = self._vectors or Vectors.load(self.place.changes, self._base, self.place.hash())
+        return changed(self._base, wanted, self._fit, self._vectors)
 
     def __repr__(self) -> str:
         return f"<longtail.Model {self.place.folder} with {len(self.labels):,} labels>"
@@ -128,8 +229,7 @@ def load(path: str | Path = ".", pipeline: str = "", check: bool = True) -> Mode
     pipeline  of a run: "unidec" for the second pipeline
     check     compare each file's hash with what was written; without it a damaged file goes unnoticed
     """
-    place = find_place(Path(path), pipeline)
-    return Model(place, place.load(check))
+    return Model(find_place(Path(path), pipeline), check)
 
 
 def as_texts(texts: Sequence[str]) -> list[str]:

@@ -7,11 +7,17 @@ from pathlib import Path
 from typing import Protocol
 
 from longtail import __version__
-from longtail.serving import System, load_system, model_of
+from longtail.bundles import BROUGHT, check_bundle, is_bundle
+from longtail.journal import CHANGES, Journal
+from longtail.serving import System, load_system, model_of, open_system
 from xcutils.core import artifacts
 from xcutils.core.errors import UserError
 from xcutils.core.pipelines import PIPELINES, Pipeline
 from xcutils.core.ragged import Ragged
+from xcutils.rank.standin import StandIn
+from xcutils.rank.weights import Fusion
+
+STAND_IN = "standin.json"
 
 
 @dataclass(frozen=True)
@@ -29,11 +35,27 @@ class Place(Protocol):
     def folder(self) -> Path:
         """The folder of the model's files."""
 
-    def load(self, check: bool) -> System: ...
+    @property
+    def changes(self) -> Path:
+        """The folder of the changes of its labels."""
 
-    def info(self) -> dict: ...
+    def hash(self) -> str:
+        """What tells this model from every other."""
 
-    def documents(self) -> Documents | None: ...
+    def load(self, check: bool = True) -> System:
+        """What answers, without the changes of its labels."""
+
+    def journal(self) -> Journal:
+        """The changes of its labels."""
+
+    def stand_in(self) -> StandIn:
+        """How labels that are added are scored."""
+
+    def info(self) -> dict:
+        """What the model is."""
+
+    def documents(self) -> Documents | None:
+        """The training documents, where they are known."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +72,32 @@ class Run:
     def folder(self) -> Path:
         return model_of(self.data, self.pipeline)
 
-    def load(self, check: bool) -> System:
+    @property
+    def changes(self) -> Path:
+        return self.pipeline.data(self.data) / CHANGES
+
+    def hash(self) -> str:
+        return artifacts.fingerprint(self.folder)
+
+    def load(self, check: bool = True) -> System:
         return load_system(self.data, self.pipeline)
+
+    def journal(self) -> Journal:
+        return Journal(self.changes)
+
+    def stand_in(self) -> StandIn:
+        """Fitted when it is asked for first, and kept beside the journal."""
+        kept = _json(self.changes / STAND_IN) or {}
+        if kept.get("model") == self.hash():
+            return StandIn.of(kept["fit"])
+        from longtail.standins import fit_stand_in  # torch: only where there is something to fit
+
+        made = self.pipeline.data(self.data)
+        fit = fit_stand_in(self.data / "prepare", [made / stage for stage in self.pipeline.searched], self.folder)
+        fit = fit or StandIn.unfitted(Fusion(**artifacts.load_json(self.folder, "fusion.json")))
+        if self.changes.is_dir():
+            artifacts.replace_json(self.changes / STAND_IN, {"model": self.hash(), "fit": fit.as_dict()})
+        return fit
 
     def info(self) -> dict:
         stats = _json(self.data / "prepare" / "stats.json") or {}
@@ -59,7 +105,7 @@ class Run:
         made = datetime.fromtimestamp((self.folder / artifacts.MANIFEST).stat().st_mtime, timezone.utc)
         return {
             "version": __version__,
-            "hash": artifacts.fingerprint(self.folder),
+            "hash": self.hash(),
             "pipeline": self.pipeline.folder or "modular",
             "dataset": stats.get("dataset", ""),
             "created": made.isoformat(timespec="seconds"),
@@ -84,8 +130,43 @@ class Run:
         return Documents(artifacts.load_ragged(train, "ids"), artifacts.load_ragged(train, "texts"))
 
 
+@dataclass(frozen=True)
+class Bundle:
+    """A folder that `write_bundle` wrote."""
+
+    folder: Path
+
+    @property
+    def changes(self) -> Path:
+        return self.folder / CHANGES
+
+    def hash(self) -> str:
+        return artifacts.fingerprint(self.folder)
+
+    def load(self, check: bool = True) -> System:
+        check_bundle(self.folder, check)
+        return open_system(self.folder)
+
+    def journal(self) -> Journal:
+        return Journal(self.changes, self.folder / BROUGHT)
+
+    def stand_in(self) -> StandIn:
+        return StandIn.of(artifacts.load_json(self.folder, STAND_IN))
+
+    def info(self) -> dict:
+        about = artifacts.load_json(self.folder, "about.json")
+        return about | {name: artifacts.load_json(self.folder, f"{name}.json") for name in ("metrics", "parameters")}
+
+    def documents(self) -> Documents | None:
+        if not (self.folder / "documents.ids.values.npy").is_file():
+            return None
+        return Documents(*(artifacts.load_ragged(self.folder, f"documents.{name}") for name in ("ids", "texts")))
+
+
 def find_place(path: Path, pipeline: str = "") -> Place:
-    """The run at this path: a checkout's folder, or its data/ folder."""
+    """The bundle at this path, or the run: in a checkout's folder, or in its data/ folder."""
+    if is_bundle(path):
+        return Bundle(path)
     if pipeline not in PIPELINES:
         raise UserError(
             f"there is no pipeline {pipeline!r}: choose among {', '.join(filter(None, PIPELINES))}, or none."

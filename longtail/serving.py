@@ -37,6 +37,7 @@ class System:
     label_texts: Ragged
     frequency: np.ndarray  # (L,) training documents that have the label; -1 for one that was removed
     cutoffs: Cutoffs
+    examples: tuple[str, ...] = ()  # texts of the memory's documents that come after those of the training
     names: dict[int, tuple[str, str]] = field(default_factory=dict)
 
     def tokens(self, texts: list[str]) -> Ragged:
@@ -139,6 +140,10 @@ class System:
         ids, texts = self.ids, self.texts
         return [(place, f"{ids[place]} {texts[place]}".lower()) for place in self.alive.tolist()]
 
+    def text_of(self, id: str) -> str:
+        """The text of the label of this id."""
+        return self.named(self.place(id))[1]
+
     def place(self, id: str) -> int:
         """The place of the label of this id."""
         found = self.places.get(id)
@@ -165,7 +170,11 @@ def load_system(data: Path, pipeline: Pipeline = MODULAR) -> System:
     """The system that the last run of the pipeline left."""
     made = pipeline.data(data)
     sources = [*(data / "prepare" / part for part in PREPARED), *(made / stage for stage in pipeline.searched)]
-    folder = artifacts.check_origin(model_of(data, pipeline), sources)
+    return open_system(artifacts.check_origin(model_of(data, pipeline), sources))
+
+
+def open_system(folder: Path) -> System:
+    """The system in a folder that the caller has checked."""
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     return System(
         model=load(folder),
