@@ -174,9 +174,14 @@ class Model:
         """Every change of labels that was made, oldest first."""
         return self.place.journal().entries()
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether another process has changed labels since; costs next to nothing."""
+        return self.place.journal().stamp != self._stamp
+
     def refresh(self) -> bool:
         """Take over changes that another process has made; whether there were any. Costs next to nothing if not."""
-        if self.place.journal().stamp == self._stamp:
+        if not self.is_behind:
             return False
         with self._changing:
             self._follow()

@@ -6,7 +6,7 @@ import logging
 import os
 import platform
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict
 from http import HTTPStatus
 from typing import Annotated, Any
@@ -23,13 +23,14 @@ from starlette.responses import Response
 from longtail import __version__
 from longtail.explain import explain
 from longtail.models import Model, cutoff
+from longtail.places import Documents
 from longtail.service import metrics, pages, results, schemas
 from longtail.service.answers import Refusal, as_json
 from longtail.service.asking import Ranking, labelled, places_of
 from longtail.service.batching import Batcher
 from longtail.service.guard import Guard
 from longtail.service.settings import Settings
-from longtail.service.tokens import allowed
+from longtail.service.tokens import check_token
 from longtail.service.watching import Watched
 from xcutils.core.errors import UserError
 from xcutils.core.ragged import to_strings
@@ -88,9 +89,10 @@ class Service:
             return await anyio.to_thread.run_sync(function, *given, abandon_on_cancel=True)
 
     def look(self, force: bool = False) -> None:
-        """Follow the files of the models."""
+        """Follow the files of the models, and the changes of their labels."""
         for watched in self.models.values():
             watched.look(force)
+            watched.model.refresh()
         metrics.LABELS.set(len(self.served.model.labels))
 
     async def watch(self) -> None:
@@ -116,7 +118,7 @@ class Service:
 def create_app(settings: Settings) -> Guard:
     """The ASGI application of a service; its models are read at once, so that one that cannot be is said at once."""
     service = Service(settings)
-    bodies = schemas.Bodies.within(settings)
+    bodies = schemas.within(settings)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -156,8 +158,8 @@ def add_answers(app: FastAPI, service: Service, bodies: schemas.Bodies) -> None:
     async def predict(request: Request) -> Response:
         """Labels of one or many texts, best first, with their probabilities."""
         asked: Any = await read(request, bodies.predict)
-        model = service.watched(asked.which).model
-        system = model.system
+        watched = service.watched(asked.which)
+        hash, system = watched.hash, (await watched.fresh()).system
         least = cutoff(system, asked.threshold, asked.precision)
         texts = [given if isinstance(given, str) else given.text for given in asked.texts]
         ids = [None if isinstance(given, str) else given.id for given in asked.texts]
@@ -168,27 +170,32 @@ def add_answers(app: FastAPI, service: Service, bodies: schemas.Bodies) -> None:
             {"id": id, "known": ranked.known, "labels": labelled(system, ranked, least)}
             for id, ranked in zip(ids, found)
         ]
-        return as_json({"predictions": predictions, "model": service.watched(asked.which).hash})
+        return as_json({"predictions": predictions, "model": hash})
 
     @app.post("/explain", response_model=schemas.Explanations, responses=REFUSALS, openapi_extra=takes(bodies.explain))
     async def why(request: Request) -> Response:
         """Why a text gets these labels, or its k best: the words that weigh, and the nearest training documents."""
         asked: Any = await read(request, bodies.explain)
         watched = service.watched(asked.which)
-        found = await service.work(explained, watched.model, asked.text, asked.labels, asked.k)
+        await watched.fresh()
+        found = await service.work(explained, watched, asked.text, asked.labels, asked.k)
         known = all(one.pop("known") for one in found)
         return as_json({"known": known, "labels": found, "model": watched.hash})
 
 
-def explained(model: Model, text: str, labels: list[str] | None, k: int) -> list[dict]:
-    """The explanations as they are sent."""
-    kept = model.documents
+def explained(watched: Watched, text: str, labels: list[str] | None, k: int) -> list[dict]:
+    """The explanations as they are sent; of a model whose files are replaced meanwhile, by the new one."""
+    while True:
+        model = watched.model
+        kept = model.documents
+        found = [asdict(one) for one in explain(model.system, text, labels, k, reader(kept) if kept else None)]
+        if watched.unchanged() or not watched.look():
+            return found
 
-    def documents(rows: Any) -> list[tuple[str, str]]:
-        assert kept is not None
-        return list(zip(to_strings(kept.ids, rows), to_strings(kept.texts, rows)))
 
-    return [asdict(one) for one in explain(model.system, text, labels, k, documents if kept else None)]
+def reader(documents: Documents) -> Callable[[Sequence[int]], list[tuple[str, str]]]:
+    """Rows of documents -> their ids and texts."""
+    return lambda rows: list(zip(to_strings(documents.ids, rows), to_strings(documents.texts, rows)))
 
 
 def add_labels(app: FastAPI, service: Service, bodies: schemas.Bodies) -> None:
@@ -200,14 +207,14 @@ def add_labels(app: FastAPI, service: Service, bodies: schemas.Bodies) -> None:
         limit: Annotated[int, Query(ge=1, le=1000)] = SHOWN,
     ) -> Response:
         """Labels that hold every word of `q`, the likeliest first."""
-        labels = service.served.model.labels
+        labels = (await service.served.fresh()).labels
         found = await service.work(labels.search, q, limit)
         return as_json({"labels": [asdict(one) for one in found], "total": len(labels)})
 
     @app.get("/labels/{id:path}", response_model=schemas.LabelPage, responses=REFUSALS | UNKNOWN)
     async def label(id: str) -> Response:
         """A label: how frequent it is, what the test documents showed of it, and the labels near it."""
-        model = service.served.model
+        model = await service.served.fresh()
         labels = model.labels
         if id not in labels:
             raise Refusal(HTTPStatus.NOT_FOUND, f"there is no label {id!r}: search for it with /labels?q=.")
@@ -217,30 +224,41 @@ def add_labels(app: FastAPI, service: Service, bodies: schemas.Bodies) -> None:
 
     token = service.settings.token
 
-    async def change(request: Request, schema: type[BaseModel] | None, how: Callable[[Model, Any], int]) -> Response:
-        allowed(request, token)
-        asked = await read(request, schema) if schema else None
-        count = await service.work(service.served.change, lambda model: how(model, asked))
+    async def change(how: Callable[[Model], object], count: int) -> Response:
+        await service.work(how, service.served.model)
         return as_json({"changed": count, "total": len(service.served.model.labels)})
 
-    changed = {"response_model": schemas.Changed, "responses": LOCKED}
+    changed: dict[str, Any] = {"response_model": schemas.Changed, "responses": LOCKED}
 
     @app.post("/labels", openapi_extra=takes(bodies.add, locked=True), **changed)
     async def add(request: Request) -> Response:
         """Add labels, without training anew. A label stands in by its text and the texts of its examples."""
-        return await change(request, bodies.add, lambda model, asked: model.add_labels(asked.model_dump()["labels"]))
+        check_token(request, token)
+        asked: Any = await read(request, bodies.add)
+        given = asked.model_dump()["labels"]
+        return await change(lambda model: model.add_labels(given), len(given))
 
     @app.patch("/labels", openapi_extra=takes(bodies.rename, locked=True), **changed)
     async def rename(request: Request) -> Response:
         """Give labels other texts: {id: text}."""
-        return await change(request, bodies.rename, lambda model, asked: model.rename_labels(asked.texts))
+        check_token(request, token)
+        asked: Any = await read(request, bodies.rename)
+        return await change(lambda model: model.rename_labels(asked.texts), len(asked.texts))
 
     @app.delete("/labels", openapi_extra=LOCK, **changed)
     async def remove(
         request: Request, id: Annotated[list[str], Query(min_length=1, max_length=schemas.MOST_IDS)]
     ) -> Response:
         """Remove labels: they are answered no more."""
-        return await change(request, None, lambda model, _: model.remove_labels(id))
+        check_token(request, token)
+        return await change(lambda model: model.remove_labels(id), len(id))
+
+    @app.post("/labels/undo", response_model=schemas.Undone, responses=LOCKED, openapi_extra=LOCK)
+    async def undo(request: Request) -> Response:
+        """Undo the last change of labels that holds."""
+        check_token(request, token)
+        said = await service.work(service.served.model.undo)
+        return as_json({"undone": said, "total": len(service.served.model.labels)})
 
 
 def add_states(app: FastAPI, service: Service) -> None:
@@ -266,7 +284,7 @@ def add_states(app: FastAPI, service: Service) -> None:
     @app.get("/version", response_model=schemas.Version)
     async def version() -> Response:
         """Which Longtail, and which model."""
-        model = service.served.model
+        model = await service.served.fresh()
         info = model.info
         facts = {name: info.get(name, "") for name in ("created", "dataset")}
         own = {"longtail": __version__, "python": platform.python_version(), "model": service.served.hash}
@@ -283,6 +301,11 @@ def add_refusals(app: FastAPI) -> None:
     async def mended(request: Request, error: Exception) -> Response:
         return as_json({"error": str(error)}, HTTPStatus.UNPROCESSABLE_ENTITY)
 
+    async def unwritten(request: Request, error: Exception) -> Response:
+        text = f"the change could not be written ({error}): make room on the disk and send it again."
+        log.warning(text)
+        return as_json({"error": text}, HTTPStatus.INSUFFICIENT_STORAGE)
+
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         return as_json({"error": sentence(error.errors())}, HTTPStatus.UNPROCESSABLE_ENTITY)
@@ -297,6 +320,7 @@ def add_refusals(app: FastAPI) -> None:
 
     app.add_exception_handler(Refusal, refused)
     app.add_exception_handler(UserError, mended)
+    app.add_exception_handler(OSError, unwritten)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, unknown)
     app.add_exception_handler(Exception, failed)
@@ -322,7 +346,7 @@ def sentence(found: Any) -> str:
     return f"{where}: {said[0].lower()}{said[1:]}." if where else f"{said[0].lower()}{said[1:]}."
 
 
-LOCK = {"security": [{"token": []}]}
+LOCK: dict[str, Any] = {"security": [{"token": []}]}
 
 
 def takes(schema: type[BaseModel], locked: bool = False) -> dict[str, Any]:
@@ -335,8 +359,8 @@ def described(app: FastAPI, bodies: schemas.Bodies) -> dict[str, Any]:
     """The OpenAPI document, with the bodies that paths read themselves."""
     if not app.openapi_schema:
         document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-        own = [(schema, "validation") for schema in vars(bodies).values()]
-        _, definitions = models_json_schema(own, ref_template="#/components/schemas/{model}")
+        own = [(body, "validation") for body in bodies.all()]
+        _, definitions = models_json_schema(own, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
         components = document.setdefault("components", {})
         components.setdefault("schemas", {}).update(definitions["$defs"])
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}

@@ -3,11 +3,17 @@
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, create_model, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from typing_extensions import Self  # pydantic brings it
 
 from longtail.service.settings import Settings
 
 MOST_IDS = 10_000  # labels of a request
+MOST_EXAMPLES = 100  # of a label
+MOST_EXPLAINED = 20  # labels of a text
+
+Id = Annotated[str, Field(min_length=1, max_length=1000)]
+WHICH = Field(None, description="compare: the model that is shown beside this one.")
 
 
 class Body(BaseModel):
@@ -83,6 +89,11 @@ class Changed(BaseModel):
     total: int = Field(description="Labels of the model now.")
 
 
+class Undone(BaseModel):
+    undone: str = Field(description="What the change was, in words.")
+    total: int = Field(description="Labels of the model now.")
+
+
 class Error(BaseModel):
     error: str = Field(description="What is wrong and what to do, in a sentence.")
 
@@ -101,64 +112,62 @@ class Version(BaseModel):
 
 @dataclass(frozen=True)
 class Bodies:
-    """The bodies that a service of these limits takes."""
+    """The bodies that a service takes."""
 
     predict: type[BaseModel]
     explain: type[BaseModel]
     add: type[BaseModel]
     rename: type[BaseModel]
 
-    @classmethod
-    def within(cls, settings: Settings) -> "Bodies":
-        text = Annotated[str, StringConstraints(max_length=settings.max_length)]
-        name = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
-        named = create_model("TextWithId", __base__=Body, id=(name, ...), text=(text, ...))
-        ids = Annotated[list[name], Field(min_length=1, max_length=MOST_IDS)]
-        k = Annotated[int, Field(ge=1, le=settings.max_k, description="Labels of a text, at most.")]
-        share = Annotated[float, Field(ge=0, le=1)]
-        which = Annotated[str | None, Field(description="`compare`: the model that is shown beside this one.")]
-        predict = create_model(
-            "Predict",
-            __base__=OneCutoff,
-            texts=(Annotated[list[text | named], Field(min_length=1, max_length=settings.max_texts)], ...),
-            k=(k, 10),
-            threshold=(Annotated[share | None, Field(description="Only labels of at least this probability.")], None),
-            precision=(
-                Annotated[share | None, Field(description="Only so many labels that this share of them is right.")],
-                None,
-            ),
-            labels=(Annotated[ids | None, Field(description="Only these labels may be answered.")], None),
-            which=(which, None),
-        )
-        explain = create_model(
-            "Explain",
-            __base__=Body,
-            text=(text, ...),
-            labels=(Annotated[list[name] | None, Field(min_length=1, max_length=20)], None),
-            k=(Annotated[int, Field(ge=1, le=20)], 5),
-            which=(which, None),
-        )
-        new = create_model(
-            "NewLabel",
-            __base__=Body,
-            id=(name, ...),
-            text=(Annotated[str, StringConstraints(min_length=1, max_length=settings.max_length)], ...),
-            examples=(
-                Annotated[list[text], Field(max_length=100, description="Texts of documents that have the label.")],
-                [],
-            ),
-        )
-        add = create_model(
-            "AddLabels", __base__=Body, labels=(Annotated[list[new], Field(min_length=1, max_length=MOST_IDS)], ...)
-        )
-        texts = Annotated[dict[name, name], Field(min_length=1, max_length=MOST_IDS)]
-        rename = create_model("RenameLabels", __base__=Body, texts=(texts, ...))
-        return cls(predict, explain, add, rename)
+    def all(self) -> list[type[BaseModel]]:
+        return [self.predict, self.explain, self.add, self.rename]
 
 
-class OneCutoff(Body):
-    @model_validator(mode="after")
-    def one_cutoff(self) -> "OneCutoff":
-        if getattr(self, "threshold", None) is not None and getattr(self, "precision", None) is not None:
-            raise ValueError("threshold and precision both say where to cut off: give one of them")
-        return self
+def within(settings: Settings) -> Bodies:
+    """The bodies of requests, with the limits of these settings."""
+    longest = settings.max_length
+
+    class TextWithId(Body):
+        id: Id
+        text: str = Field(max_length=longest)
+
+    class Predict(Body):
+        texts: list[Annotated[str, Field(max_length=longest)] | TextWithId] = Field(
+            min_length=1, max_length=settings.max_texts, description="Texts, or texts with ids, which come back."
+        )
+        k: int = Field(10, ge=1, le=settings.max_k, description="Labels of a text, at most.")
+        threshold: float | None = Field(None, ge=0, le=1, description="Only labels of at least this probability.")
+        precision: float | None = Field(None, ge=0, le=1, description="Only so many labels that this share is right.")
+        labels: list[Id] | None = Field(
+            None, min_length=1, max_length=MOST_IDS, description="Only these labels, by their ids, may be answered."
+        )
+        which: str | None = WHICH
+
+        @model_validator(mode="after")
+        def one_cutoff(self) -> Self:
+            if self.threshold is not None and self.precision is not None:
+                raise ValueError("threshold and precision both say where to cut off: give one of them")
+            return self
+
+    class Explain(Body):
+        text: str = Field(max_length=longest)
+        labels: list[Id] | None = Field(None, min_length=1, max_length=MOST_EXPLAINED, description="Ids of labels.")
+        k: int = Field(5, ge=1, le=MOST_EXPLAINED, description="So many of the best labels, where none are named.")
+        which: str | None = WHICH
+
+    class NewLabel(Body):
+        id: Id
+        text: str = Field(min_length=1, max_length=longest)
+        examples: list[Annotated[str, Field(max_length=longest)]] = Field(
+            [], max_length=MOST_EXAMPLES, description="Texts of documents that have the label."
+        )
+
+    class AddLabels(Body):
+        labels: list[NewLabel] = Field(min_length=1, max_length=MOST_IDS)
+
+    class RenameLabels(Body):
+        texts: dict[Id, Annotated[str, Field(min_length=1, max_length=longest)]] = Field(
+            min_length=1, max_length=MOST_IDS, description="Id -> the new text."
+        )
+
+    return Bodies(Predict, Explain, AddLabels, RenameLabels)

@@ -62,7 +62,8 @@ def serve(settings: Settings, host: str, port: int, workers: int) -> None:
             timeout_worker_healthcheck=GRACE,
         )
         with bound(host, port) as door:
-            console.say(f"serving {settings.bundle} at {address(door)} with {workers} workers; Ctrl-C ends it.")
+            number = f"{workers} worker{'s' * (workers > 1)}"
+            console.say(f"serving {settings.bundle} at {address(door)} with {number}; Ctrl-C ends it.")
             Supervisor(config, [door]).run()
     finally:
         shutil.rmtree(numbers, ignore_errors=True)

@@ -10,7 +10,7 @@ from longtail.service.answers import Refusal
 SCHEME = "bearer"
 
 
-def allowed(request: Request, token: str | None) -> None:
+def check_token(request: Request, token: str | None) -> None:
     """Refuse a request that does not know the token; the time this takes does not tell how much of it was right."""
     if token is None:
         raise Refusal(HTTPStatus.FORBIDDEN, "labels cannot be changed here: start the service with a token.")

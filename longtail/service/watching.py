@@ -3,15 +3,19 @@
 import logging
 import os
 import threading
-from collections.abc import Callable
+import time
 from pathlib import Path
+
+import anyio
 
 import longtail
 from longtail.models import Model
+from longtail.places import find_place
 from longtail.service import metrics
 from xcutils.core.errors import UserError
 
 Stamp = tuple[tuple[str, int, int, int], ...]
+AGAIN = 5.0  # seconds after which files that were refused are looked at again
 
 log = logging.getLogger("longtail.service")
 
@@ -22,7 +26,7 @@ def stamp_of(folder: Path) -> Stamp | None:
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                if not entry.name.startswith("."):
+                if entry.is_file():
                     facts = entry.stat()
                     found.append((entry.name, facts.st_ino, facts.st_size, facts.st_mtime_ns))
     except OSError:
@@ -31,14 +35,19 @@ def stamp_of(folder: Path) -> Stamp | None:
 
 
 class Watched:
-    """The model at a path, as its files were when they were last found to be right."""
+    """The model at a path, as its files were when they were last found to be right, and its labels as they are now."""
 
     def __init__(self, path: Path):
         self.path = path
-        self.model: Model = longtail.load(path)
-        self.hash = str(self.model.info["hash"])
-        self.stamp = stamp_of(self.model.place.folder)
-        self.lock = threading.RLock()  # of changes
+        self.lock = threading.RLock()  # of reading anew
+        self.refused: tuple[Stamp, float] | None = None  # files that cannot be trusted, and when that was found
+        self.model, self.hash, self.stamp = self._read()
+
+    def _read(self) -> tuple[Model, str, Stamp | None]:
+        """(the model, its hash, the stamp of its files before they were read: what changes meanwhile is seen later)."""
+        stamp = stamp_of(find_place(self.path).folder)
+        model = longtail.load(self.path)
+        return model, model.place.hash(), stamp
 
     def look(self, force: bool = False) -> bool:
         """Read the model anew if its files have changed, or by force; whether it has been.
@@ -49,22 +58,30 @@ class Watched:
             now = stamp_of(self.model.place.folder)
             if now is None or (now == self.stamp and not force):
                 return False
-            self.stamp = now  # of before they are read: what changes meanwhile is seen at the next look
-            try:
-                model = longtail.load(self.path)
-            except (UserError, OSError) as error:
-                metrics.RELOADS.labels("refused").inc()
-                log.warning("the model stays as it was: %s", error)
+            if self.refused and self.refused[0] == now and time.monotonic() < self.refused[1] + AGAIN and not force:
                 return False
-            self.model, self.hash = model, str(model.info["hash"])
+            try:
+                self.model, self.hash, self.stamp = self._read()
+            except (UserError, OSError) as error:
+                if self.refused is None or self.refused[0] != now:
+                    metrics.RELOADS.labels("refused").inc()
+                    log.warning("the model stays as it was: %s", error)
+                self.refused = now, time.monotonic()
+                return False
+            self.refused = None
             metrics.RELOADS.labels("done").inc()
             return True
 
-    def change(self, how: Callable[[Model], int]) -> int:
-        """Change the labels of the model as it is now on the disk; how many were changed."""
-        with self.lock:
-            self.look()
-            count = how(self.model)
-            self.hash = str(self.model.info["hash"])
-            self.stamp = stamp_of(self.model.place.folder)
-            return count
+    async def fresh(self) -> Model:
+        """The model, with every change of its labels that was made before, by whichever process."""
+        model = self.model
+        if model.is_behind:
+            await anyio.to_thread.run_sync(model.refresh)
+        return model
+
+    def unchanged(self) -> bool:
+        """Whether the files in the folder are still those of the model."""
+        try:
+            return self.model.place.hash() == self.hash
+        except UserError:
+            return False

@@ -86,14 +86,12 @@ class Column {
     if (!this.model.name) by("told").textContent = best ? `${found.labels.length} labels; the likeliest is ${best.text}.` : "No label.";
   }
 
-  /** Say which labels are below the cut-off. */
+  /** Hide the labels that are below the cut-off, and say how many they are. */
   cut(least) {
     this.least = least;
     [...this.list.children].forEach((item, place) => {
       if (!this.labels[place]) return;
-      const isBelow = this.labels[place].probability < least;
-      item.classList.toggle("below", isBelow);
-      item.hidden = isBelow;
+      item.hidden = this.labels[place].probability < least;
     });
     const hidden = this.labels.filter((label) => label.probability < least).length;
     this.element.querySelector(".rest")?.remove();

@@ -58,7 +58,7 @@ function fields(document, title, content) {
   const kind = (one) => one.$ref?.split("/").at(-1) ?? (one.anyOf ? one.anyOf.map(kind).join(" or ") : one.type === "array" ? `list of ${kind(one.items ?? {})}` : one.type ?? "anything");
   const rows = Object.entries(found.fields.properties).map(([name, one]) => {
     const limits = ["minLength", "maxLength", "minItems", "maxItems", "minimum", "maximum"].filter((limit) => one[limit] !== undefined).map((limit) => `${limit} ${one[limit]}`);
-    const told = [one.description, limits.join(", "), one.default === undefined || one.default === null ? "" : `default ${JSON.stringify(one.default)}`].filter(Boolean).join("; ");
+    const told = [one.description?.replace(/\.$/, ""), limits.join(", "), one.default === undefined || one.default === null ? "" : `default ${JSON.stringify(one.default)}`].filter(Boolean).join("; ");
     return make("li", {}, make("code", {}, name), ` ${kind(one)}${required.has(name) ? "" : ", may be left out"}${told ? `. ${told}` : ""}`);
   });
   return make("details", {}, make("summary", {}, `${title}: ${found.name}`), make("ul", {}, ...rows));

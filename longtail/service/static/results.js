@@ -35,8 +35,9 @@ function phases([one, other]) {
   const caption = other ? "This run, and how far the other one is from it." : "Each phase by itself; the last row is what answers.";
   return make("section", { "aria-labelledby": "phases" },
     make("h2", { id: "phases" }, "Phases"),
+    make("p", { class: "muted" }, caption),
     make("div", { class: "wide", tabindex: "0", role: "region", "aria-labelledby": "phases" },
-      make("table", {}, make("caption", {}, caption),
+      make("table", {},
         make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Phase"), ...one.columns.map((column) => make("th", { scope: "col" }, column)))),
         make("tbody", {}, ...rows))));
 }
