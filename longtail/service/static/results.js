@@ -36,7 +36,7 @@ function phases([one, other]) {
   return make("section", { "aria-labelledby": "phases" },
     make("h2", { id: "phases" }, "Phases"),
     make("p", { class: "muted" }, caption),
-    make("div", { class: "wide", tabindex: "0", role: "region", "aria-labelledby": "phases" },
+    make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Table of the phases" },
       make("table", {},
         make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Phase"), ...one.columns.map((column) => make("th", { scope: "col" }, column)))),
         make("tbody", {}, ...rows))));
