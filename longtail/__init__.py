@@ -9,10 +9,11 @@ model.predict("a text", k=5)
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from longtail.fitting import fit
     from longtail.models import Label, LabelInfo, Model, load
 
 __version__ = "0.2.0"
-__all__ = ["Label", "LabelInfo", "Model", "load"]
+__all__ = ["Label", "LabelInfo", "Model", "fit", "load"]
 
 
 def __getattr__(name: str) -> Any:
@@ -22,6 +23,10 @@ def __getattr__(name: str) -> Any:
     from xcutils.core import processor
 
     processor.same_everywhere()  # before numpy and torch are loaded, where nobody else has loaded them
+    if name == "fit":
+        from longtail.fitting import fit  # torch: only to train
+
+        return fit
     from longtail import models
 
     return getattr(models, name)

@@ -22,6 +22,8 @@ COMMANDS = {
     "explain": ("explain:explain", "Why a TEXT gets its labels: words, parts of the score, documents."),
     "serve": ("serve:serve", "Serve a model over HTTP, with a page."),
     "table": ("table:table", "The test metrics of the last run, one row per phase."),
+    "labels": ("labels:labels", "Add, remove and rename labels without training; undo it."),
+    "bundle": ("bundle:bundle", "Write the model of the finished run to FOLDER, with all that it needs."),
     "check": ("data:check", "Say whether the dataset at PATH can be trained on."),
     "import": ("data:import_data", "Write the dataset at PATH to FOLDER in the repository's form."),
     "export": ("data:export", "Write the prepared dataset to FOLDER in the repository's form."),

@@ -16,9 +16,19 @@ def find(name: str) -> Path:
     return next((place / name for place in _places() if (place / name).exists()), Path(name))
 
 
+def packaged(name: str) -> Path:
+    """The file of this name that came with Longtail, whatever the current folder has."""
+    return next(place / name for place in _own_places() if (place / name).exists())
+
+
 def _places() -> Iterator[Path]:
-    """The current folder, the checkout that this module is part of, and where pip puts shared files."""
+    """The current folder, then where Longtail's own files are."""
     yield Path()
+    yield from _own_places()
+
+
+def _own_places() -> Iterator[Path]:
+    """The checkout that this module is part of, and where pip puts shared files."""
     home = Path(__file__).resolve().parents[1]
     if (home / "pyproject.toml").is_file():
         yield home

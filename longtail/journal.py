@@ -127,8 +127,8 @@ def _read(line: bytes, last: Entry | None, where: str) -> Entry:
         is_right = False
     if not is_right:
         raise UserError(
-            f"{where} is damaged (it is not what was written): put back a copy of this file, or take away this line and "
-            "all after it, which forgets their changes."
+            f"{where} is damaged (it is not what was written): put back a copy of this file, or take away this line "
+            "and all after it, which forgets their changes."
         )
     return entry
 

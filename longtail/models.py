@@ -12,6 +12,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from longtail.bundles import write_bundle
 from longtail.changes import Vectors, Wanted, changed, check_text, checked_ids, checked_labels, wanted_by
 from longtail.journal import ADD, REMOVE, RENAME, UNDO, Entry, Journal
 from longtail.places import Documents, Place, find_place
@@ -60,12 +61,13 @@ class Model:
         return self._system
 
     @overload
-    def predict(self, texts: str, k: int = 10, threshold: float | str | None = None, precision: float | None = None,
-                among: Iterable[str] | None = None) -> list[Label]: ...  # fmt: skip
+    def predict(  # type: ignore[overload-overlap]  # a string is a sequence of strings
+        self, texts: str, k: int = ..., threshold: float | str | None = ..., precision: float | None = ...,
+                among: Iterable[str] | None = ...) -> list[Label]: ...  # fmt: skip
 
     @overload
-    def predict(self, texts: Sequence[str], k: int = 10, threshold: float | str | None = None,
-                precision: float | None = None, among: Iterable[str] | None = None) -> list[list[Label]]: ...  # fmt: skip
+    def predict(self, texts: Sequence[str], k: int = ..., threshold: float | str | None = ...,
+                precision: float | None = ..., among: Iterable[str] | None = ...) -> list[list[Label]]: ...  # fmt: skip
 
     def predict(
         self,
@@ -222,6 +224,13 @@ class Model:
         self._fit = self._fit or self.place.stand_in()
         self._vectors = self._vectors or Vectors.load(self.place.changes, self._base, self.place.hash())
         return changed(self._base, wanted, self._fit, self._vectors)
+
+    def save(self, folder: str | Path, with_documents: bool = True) -> None:
+        """Write a bundle, with the changes of labels; written whole or not at all.
+
+        with_documents  ids and texts of the training documents go with it
+        """
+        write_bundle(self.place, Path(folder), with_documents=with_documents)
 
     def __repr__(self) -> str:
         return f"<longtail.Model {self.place.folder} with {len(self.labels):,} labels>"

@@ -59,3 +59,20 @@ def unidec_run(tiny_run, tiny_model, tmp_path_factory) -> Path:
     )
     tiny.run_stages(folder, stages)
     return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(tiny_run, tmp_path_factory) -> Path:
+    """A bundle of that run, to be read and not written."""
+    from longtail.bundles import write_bundle
+    from longtail.places import find_place
+
+    return write_bundle(find_place(tiny_run), tmp_path_factory.mktemp("bundles") / "tiny")
+
+
+@pytest.fixture
+def bundle(tiny_bundle, tmp_path) -> Path:
+    """A copy of it that a test may write to."""
+    import shutil
+
+    return Path(shutil.copytree(tiny_bundle, tmp_path / "bundle"))

@@ -11,6 +11,12 @@ run_option = click.option(
     "--data", type=click.Path(path_type=Path), default=Path("data"), show_default=True, help="Where the run is."
 )
 
+bundle_option = click.option(
+    "--bundle",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="A bundle in place of the run.",
+)
+
 
 def pipeline_option(function: Callable) -> Callable:
     """A flag for every pipeline but the root's, named as its folder is; the command gets `pipeline`,

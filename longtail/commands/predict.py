@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from longtail.commands.options import pipeline_option, run_option
+from longtail.commands.options import bundle_option, pipeline_option, run_option
 from xcutils.core import console
 from xcutils.core.errors import UserError
 from xcutils.core.pipelines import PIPELINES
@@ -28,6 +28,7 @@ F1 = "f1"  # the threshold that is best for F1
 @click.option("--threshold", metavar="P", help="Only labels of at least this probability; f1: the best one for F1.")
 @click.option("--precision", type=click.FloatRange(0, 1, min_open=True), help="Only as many labels as keep it.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per text.")
+@bundle_option
 @run_option
 @pipeline_option
 @console.command
@@ -40,6 +41,7 @@ def predict(
     threshold: str | None,
     precision: float | None,
     as_json: bool,
+    bundle: Path | None,
     data: Path,
     pipeline: str,
 ) -> None:
@@ -55,9 +57,10 @@ def predict(
     docs = [*((None, text) for text in given), *(read_file(file, text_column, id_column) if file else [])]
     if not docs:
         raise UserError('there is no text: give it in quotes, xc predict "text", or one per line with --file F.')
-    from longtail.serving import load_system  # the model: only when there is something to predict
+    from longtail.models import Model  # only when there is something to predict
+    from longtail.places import Bundle, Run
 
-    system = load_system(data, PIPELINES[pipeline])
+    system = Model(Bundle(bundle) if bundle else Run(data, PIPELINES[pipeline])).system
     if threshold == F1:
         least = system.best_threshold()
     elif precision is not None:

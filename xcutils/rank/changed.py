@@ -6,26 +6,26 @@ index and is passed over: the search asks for more until enough are left.
 
 import numpy as np
 
-from xcutils.search.index import Index
+from xcutils.rank.served import Searchable
 
 SCORES = 1 << 24  # scores of the segment held at once
 MORE = 8  # vectors asked for beyond those that are wanted, where some are passed over
+MANY = 1 << 14  # vectors looked at together
 
 
 class Changed:
     """An index over the vectors of another one, those without that are dead, and over added ones, whose ids follow.
 
-    It has the face of `Index`. Scores of the index's own vectors are as the index gives them.
+    Scores of the index's own vectors are as the index gives them.
     """
 
-    def __init__(self, index: Index, count: int, dead: np.ndarray, added: np.ndarray):
+    def __init__(self, index: Searchable, count: int, dead: np.ndarray, added: np.ndarray):
         """
         count  vectors of the index, those included that cannot be found
         dead   (d,) int      ids that cannot be found any more
         added  (a, D) float  vectors of the ids from `count` on; a zero one cannot be found
         """
         self.index = index
-        self.exhaustive = index.exhaustive
         self.count = count
         self.added = np.ascontiguousarray(added, dtype=np.float32)
         self.found = np.flatnonzero(self.added.any(axis=1))
@@ -35,14 +35,6 @@ class Changed:
         gone = np.flatnonzero(self.is_dead)
         parts = [gone[start : start + MANY] for start in range(0, len(gone), MANY)]
         self.gone = sum(int(index.take(part).any(axis=1).sum()) for part in parts)  # that could be found before
-
-    @property
-    def ef(self) -> int:
-        return self.index.ef
-
-    @ef.setter
-    def ef(self, value: int) -> None:
-        self.index.ef = value
 
     def __len__(self) -> int:
         return len(self.index) - self.gone + len(self.segment)
@@ -102,6 +94,3 @@ class Changed:
         out[own] = self.index.take(ids[own])
         out[~is_own] = self.added[ids[~is_own] - self.count]
         return out
-
-
-MANY = 1 << 14  # vectors looked at together

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -34,6 +35,18 @@ TOGETHER = 256  # texts ranked at once by a thread, at most
 MORE = 20  # labels that are searched beyond those that are asked for
 SLACK = 1e-3  # what rounding may add to a score
 TINY = 1e-300  # the least share that counts: a label whose sum is zero is not remembered
+
+
+class Searchable(Protocol):
+    """What an answer needs of an `Index`, which says more of each."""
+
+    def __len__(self) -> int: ...
+
+    def search(self, queries: np.ndarray, k: int, threads: int = 1) -> Found | None: ...
+
+    def seen(self, queries: np.ndarray) -> np.ndarray: ...
+
+    def take(self, ids: np.ndarray) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)
@@ -92,8 +105,8 @@ class Model:
     def __init__(
         self,
         embed: Callable[[Ragged], np.ndarray],
-        labels: Index,
-        docs: Index,
+        labels: Searchable,
+        docs: Searchable,
         positives: Ragged,
         fusion: Fusion,
         settings: Settings,
@@ -247,7 +260,7 @@ class Model:
         return ids, values
 
 
-def search(index: Index, queries: np.ndarray, k: int, count: int) -> Found:
+def search(index: Searchable, queries: np.ndarray, k: int, count: int) -> Found:
     """(ids (Q, k), scores (Q, k)) of the highest inner products, best first, padded with -1 and -inf.
 
     count  vectors of the index, those included that cannot be found

@@ -1,0 +1,28 @@
+"""`xc bundle`: the finished run as one folder that loads anywhere."""
+
+from pathlib import Path
+
+import click
+
+from longtail.commands.options import pipeline_option, run_option
+from xcutils.core import console
+from xcutils.core.pipelines import PIPELINES
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--no-documents", is_flag=True, help="Leave out the ids and texts of the training documents.")
+@run_option
+@pipeline_option
+@console.command
+def bundle(folder: Path, no_documents: bool, data: Path, pipeline: str) -> None:
+    """Write the model of the finished run to FOLDER, with all that it needs.
+
+    The folder is checked when it is loaded: `xc predict --bundle FOLDER "text"`, or longtail.load("FOLDER") in Python.
+    Labels that were changed since the training go with it.
+    """
+    from longtail.bundles import size_of, write_bundle
+    from longtail.places import Run
+
+    written = write_bundle(Run(data, PIPELINES[pipeline]), folder, with_documents=not no_documents)
+    click.echo(f"wrote {folder}: {size_of(written) / 1e6:.1f} MB; README.md in it is the model card")
