@@ -11,10 +11,11 @@ EXAMPLES := "Marfan syndrome" "Early infantile epileptic encephalopathy 15" "Con
 
 .PHONY: run test lint types wheel env bench bench-transformers trainer-env growth profile alternate peers peers-env standing study sweep interruptions damage mutations estimate clean
 
-run: env  ## the whole pipeline on the default dataset, its metrics and three predictions
+run: env  ## the whole pipeline on the default dataset, its metrics, three predictions and its report
 	dvc repro
 	@echo && xc table
 	@echo && xc predict -k 5 $(EXAMPLES)
+	@echo && xc report
 	@echo && xc next
 
 test: env  ## all tests, two at a time (make JOBS=8 test on a larger machine)

@@ -22,6 +22,7 @@ COMMANDS = {
     "explain": ("explain:explain", "Why a TEXT gets its labels: words, parts of the score, documents."),
     "serve": ("serve:serve", "Serve a model over HTTP, with a page."),
     "table": ("table:table", "The test metrics of the last run, one row per phase."),
+    "report": ("report:report", "The last run as one HTML file that opens anywhere."),
     "labels": ("labels:labels", "Add, remove and rename labels without training; undo it."),
     "bundle": ("bundle:bundle", "Write the model of the finished run to FOLDER, with all that it needs."),
     "check": ("data:check", "Say whether the dataset at PATH can be trained on."),

@@ -7,16 +7,16 @@ and words are named together only if the score falls when they are taken away to
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from longtail.serving import System
-from xcutils.core import artifacts
-from xcutils.core.errors import UserError
 from xcutils.core.ragged import Ragged, to_strings
-from xcutils.model.tokens import tokenize
 from xcutils.rank.served import Model, search
+
+if TYPE_CHECKING:
+    from longtail import places
 
 NAMED = 5  # words that are named as speaking for a label, at most
 RELATED = 3  # training documents shown of a label
@@ -45,9 +45,10 @@ class Word:
 
 @dataclass(frozen=True)
 class Related:
-    """A training document that has the label.
+    """A document of the memory that has the label.
 
-    id, text    None where the model was handed on without its training documents
+    id, text    None where the model was handed on without its training documents; an example of an added label has
+                a text and no id
     similarity  cosine of its embedding and the text's
     share       of the memory, from 0 to 1; 0: it is not among the documents that the memory looks at
     """
@@ -113,7 +114,7 @@ def explain(
         best = system.rank([text], k)[1][0]
         chosen = best[best >= 0]
     else:
-        chosen = np.array([row_of(system, id) for id in labels], dtype=np.int64)
+        chosen = np.array([system.place(id) for id in labels], dtype=np.int64)
     if not len(chosen):
         return []
     words = words_of(system, text)
@@ -121,11 +122,10 @@ def explain(
     falls = asked.scores[0] - asked.scores[1:]
     supports = (falls > LEAST) & (asked.probabilities[1:] <= asked.probabilities[0])
     named = _named(system, text, words, chosen, asked, np.where(supports, falls, 0))
-    ids, texts = (to_strings(strings, chosen) for strings in (system.label_ids, system.label_texts))
     return [
         Explanation(
-            id=id,
-            text=label_text,
+            id=system.named(label)[0],
+            text=system.named(label)[1],
             known=bool(asked.known[0]),
             probability=float(asked.probabilities[0, place]),
             score=float(asked.scores[0, place]),
@@ -133,9 +133,9 @@ def explain(
             words=[Word(w.text, w.places, w.known, float(fall)) for w, fall in zip(words, falls[:, place])],
             named=[words[word].text for word in named[place][0]],
             without=named[place][1],
-            documents=related(system.model, asked, int(label), documents),
+            documents=related(system, asked, label, documents),
         )
-        for place, (label, id, label_text) in enumerate(zip(chosen, ids, texts))
+        for place, label in enumerate(chosen.tolist())
     ]
 
 
@@ -173,7 +173,7 @@ def _named(
 def ask(system: System, texts: list[str], labels: np.ndarray) -> Asked:
     """What the model says of the labels for each text, found by its searches or not."""
     model = system.model
-    tokens = tokenize(system.tokenizer, texts, model.settings.max_tokens)
+    tokens = system.tokens(texts)
     known = system.known(tokens)
     queries = np.where(known[:, None], model.embed(tokens), 0).astype(np.float32)
     near, shares, similarity = neighbours(model, queries)
@@ -182,7 +182,7 @@ def ask(system: System, texts: list[str], labels: np.ndarray) -> Asked:
     rest = np.sum(list(parts.values()), axis=0)
     parts["memory"] = model.fusion.remembered(rest, remembered(model.positives, near, shares, labels))
     scores = rest + parts["memory"]
-    frequent = system.frequency[labels] / len(model.positives)  # what a text of unknown words is answered with
+    frequent = system.frequency[labels] / max(1, len(model.positives))  # what a text of unknown words is answered with
     probabilities = np.where(known[:, None], model.fusion.probabilities(scores), frequent)
     return Asked(known, parts, scores, probabilities, queries, near, shares)
 
@@ -190,13 +190,14 @@ def ask(system: System, texts: list[str], labels: np.ndarray) -> Asked:
 def linear_parts(model: Model, queries: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
     """part -> (Q, m) float64: the parts of the score but for the memory.
 
-    A model that holds one vector per label, its classifier and its text together, cannot tell these two apart.
+    A model that holds one vector per label, its classifier and its text together, cannot tell how the text matches
+    the one and the other.
     """
     seen = model.labels.seen(model.settings.as_asked(queries)).astype(np.float64)
     vectors = model.labels.take(labels).astype(np.float64)
     dim = queries.shape[1]
     views = model.settings.views
-    names = ("label text", "classifier") if len(views) == 2 else ("label",)
+    names = ("label text", "classifier") if len(views) == 2 else ("match",)
     places = {name: slice(*view) for name, view in zip(names, views if len(views) == 2 else [[0, dim]])}
     places["frequency"] = slice(dim, None)
     return {name: seen[:, place] @ vectors[:, place].T for name, place in places.items()}
@@ -224,22 +225,29 @@ def remembered(positives: Ragged, near: np.ndarray, shares: np.ndarray, labels: 
     return sums
 
 
-def related(model: Model, asked: Asked, label: int, documents: Documents | None) -> list[Related]:
-    """The training documents nearest to the first text that have the label; none where the text is not known."""
+def related(system: System, asked: Asked, label: int, documents: Documents | None) -> list[Related]:
+    """The documents nearest to the first text that have the label; none where the text is not known."""
     if not asked.known[0]:
         return []
+    model = system.model
     rows = np.searchsorted(model.positives.offsets, np.flatnonzero(model.positives.values == label), side="right") - 1
     shares = dict(zip(asked.near[0].tolist(), asked.shares[0].tolist()))
     if len(rows) > OWNED:  # those of the memory are the nearest; of the others there are enough
         rows = np.unique(np.concatenate([rows[:OWNED], rows[np.isin(rows, asked.near[0])]]))
     similarity = model.docs.take(rows) @ model.docs.seen(asked.queries[:1])[0]
     best = np.argsort(-similarity, kind="stable")[:RELATED]
-    nearest = rows[best].tolist()
-    named: Sequence[tuple[str | None, str | None]] = documents(nearest) if documents else [(None, None)] * len(nearest)
     return [
-        Related(*facts, similarity=float(similarity[place]), share=shares.get(row, 0.0))
-        for facts, row, place in zip(named, nearest, best)
+        Related(*_document(system, row, documents), similarity=float(near), share=shares.get(row, 0.0))
+        for row, near in zip(rows[best].tolist(), similarity[best])
     ]
+
+
+def _document(system: System, row: int, documents: Documents | None) -> tuple[str | None, str | None]:
+    """(id, text) of a document of the memory: one of the training, or an example that came with an added label."""
+    example = row - (len(system.model.positives) - len(system.examples))
+    if example >= 0:
+        return None, system.examples[example]
+    return documents([row])[0] if documents else (None, None)
 
 
 def words_of(system: System, text: str) -> list[Word]:
@@ -303,21 +311,6 @@ def without(text: str, places: Sequence[Place]) -> str:
     return "".join([*kept, text[last:]])
 
 
-def row_of(system: System, id: str) -> int:
-    """The place of the label with this id."""
-    wanted = np.frombuffer(id.encode("utf-8", "replace"), dtype=np.uint8)
-    ids = system.label_ids
-    same = np.flatnonzero(ids.lengths == len(wanted))
-    if len(same):
-        letters = ids.values[ids.offsets[same][:, None] + np.arange(len(wanted))]
-        same = same[(letters == wanted).all(axis=1)]
-    if not len(same):
-        raise UserError(f"no label of this model has the id {id!r}: see labels.csv of the run for its labels.")
-    return int(same[0])
-
-
-def training_documents(data: Path) -> Documents:
-    """Reads the training documents that the run prepared."""
-    folder = artifacts.check(data / "prepare" / "train")
-    ids, texts = (artifacts.load_ragged(folder, name) for name in ("ids", "texts"))
-    return lambda rows: list(zip(to_strings(ids, rows), to_strings(texts, rows)))
+def reader(documents: "places.Documents") -> Documents:
+    """Reads the documents that a model was handed on with."""
+    return lambda rows: list(zip(to_strings(documents.ids, rows), to_strings(documents.texts, rows)))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from longtail.commands.options import pipeline_option, run_option
+from longtail.commands.options import bundle_option, pipeline_option, run_option
 from xcutils.core import console
 from xcutils.core.pipelines import PIPELINES
 
@@ -22,22 +22,26 @@ INDENT = " " * 9
 @click.option("-k", "k", type=click.IntRange(1, 100), default=3, show_default=True, help="Labels, the best ones.")
 @click.option("--label", "labels", multiple=True, metavar="ID", help="This label instead; may be given several times.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per label.")
+@bundle_option
 @run_option
 @pipeline_option
 @console.command
-def explain(text: str, k: int, labels: tuple[str, ...], as_json: bool, data: Path, pipeline: str) -> None:
+def explain(
+    text: str, k: int, labels: tuple[str, ...], as_json: bool, bundle: Path | None, data: Path, pipeline: str
+) -> None:
     """Why TEXT gets its labels.
 
     For each label: the parts of its score, the words that speak for and against it, each with what the score falls by
     when the word is taken out of the text, and the nearest training documents that have the label.
     """
     from longtail import explain as explaining
-    from longtail.serving import load_system
+    from longtail.models import Model
+    from longtail.places import Bundle, Run
 
-    system = load_system(data, PIPELINES[pipeline])
+    model = Model(Bundle(bundle) if bundle else Run(data, PIPELINES[pipeline]))
     text = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    documents = explaining.training_documents(data)
-    found = explaining.explain(system, text, labels or None, k, documents)
+    documents = explaining.reader(model.documents) if model.documents else None
+    found = explaining.explain(model.system, text, labels or None, k, documents)
     if as_json:
         lines = [json.dumps(dataclasses.asdict(one), ensure_ascii=False) for one in found]
     else:
@@ -62,7 +66,8 @@ def as_lines(why: "Explanation") -> list[str]:
     if why.documents:
         lines.append(f"{INDENT}nearest training documents that have it (similarity, share of the memory):")
     for doc in why.documents:
-        lines.append(f"{INDENT}  {doc.similarity:.3f}  {doc.share:.3f}  {doc.id}  {doc.text}")
+        shown = "  ".join(part for part in (doc.id, doc.text) if part is not None) or "(its text is not in the bundle)"
+        lines.append(f"{INDENT}  {doc.similarity:.3f}  {doc.share:.3f}  {shown}")
     return lines
 
 

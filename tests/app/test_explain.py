@@ -9,8 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from longtail.bundles import write_bundle
 from longtail.cli import main
-from longtail.explain import LEAST, NAMED, explain, row_of, training_documents, without, words_of
+from longtail.explain import LEAST, NAMED, explain, reader, without, words_of
+from longtail.models import Model
+from longtail.places import Bundle, Run
 from longtail.serving import System, load_system
 from testing.tiny import LABELS, WORDS, dataset_rows, invoke, label_id
 from xcutils.core.errors import UserError
@@ -74,7 +77,7 @@ def test_a_words_weight_is_the_difference_of_two_predictions(system, text):
         if not why.known:
             assert not why.named and not why.documents
             continue
-        label = row_of(system, why.id)
+        label = system.place(why.id)
         assert why.score == pytest.approx(score(system, text, label), abs=1e-5)
         assert why.score == pytest.approx(sum(why.parts.values()), abs=1e-6)
         assert why.probability == pytest.approx(probability(system, text, why.id), abs=1e-5)
@@ -106,7 +109,7 @@ def test_the_best_labels_are_explained_in_their_order(system):
 def test_documents_are_those_of_the_label_nearest_first(system, tiny_run):
     rows = {row["uid"]: row for row in dataset_rows()["trn"]}
     text = rows["trn-30"]["title"]
-    found = explain(system, text, k=len(LABELS), documents=training_documents(tiny_run / "data"))
+    found = explain(system, text, k=len(LABELS), documents=reader(Run(tiny_run / "data", MODULAR).documents()))
     for why in found:
         label = LABELS.index(why.text)
         assert why.documents or not any(label in row["target_ind"] for row in rows.values())
@@ -123,7 +126,7 @@ def test_without_its_training_documents_a_model_still_says_how_near_they_are(sys
 
 
 def test_an_unknown_label_is_refused(system):
-    with pytest.raises(UserError, match="no label of this model has the id 'small-red-bo'"):
+    with pytest.raises(UserError, match="there is no label 'small-red-bo'"):
         explain(system, "small red box", ["small-red-bo"])
 
 
@@ -198,4 +201,17 @@ def test_the_command_prints_what_there_is_to_say(tiny_run):
     (why,) = map(json.loads, told.splitlines())
     assert why["id"] == "small-red-lid" and [word["text"] for word in why["words"]] == ["red", "lid"]
     refused = invoke(tiny_run, main, ["explain", "red lid", "--label", "none"])
-    assert refused.exit_code == 1 and refused.stderr.startswith("error: no label")
+    assert refused.exit_code == 1 and refused.stderr.startswith("error: there is no label")
+
+
+def test_a_bundle_is_explained_with_labels_that_were_added(tiny_run, tmp_path):
+    write_bundle(Run(tiny_run / "data", MODULAR), tmp_path / "bundle", with_documents=False)
+    model = Model(Bundle(tmp_path / "bundle"))
+    model.add_labels([{"id": "new", "text": "round box", "examples": ["round red box"]}])
+    (why,) = explain(model.system, "round red box", ["new"])
+    assert (why.id, why.text) == ("new", "round box") and "round" in why.named
+    (answer,) = model.predict(["round red box"], k=len(LABELS) + 1)
+    assert why.probability == pytest.approx({label.id: label.probability for label in answer}["new"], abs=1e-5)
+    assert [(doc.id, doc.text) for doc in why.documents] == [(None, "round red box")]
+    result = invoke(tmp_path, main, ["explain", "--bundle", "bundle", "small red box", "-k", "1"])
+    assert (result.exit_code, result.stderr) == (0, "") and "(its text is not in the bundle)" in result.stdout
