@@ -245,13 +245,12 @@ def add_labels(app: FastAPI, service: Service, bodies: schemas.Bodies) -> None:
         asked: Any = await read(request, bodies.rename)
         return await change(lambda model: model.rename_labels(asked.texts), len(asked.texts))
 
-    @app.delete("/labels", openapi_extra=LOCK, **changed)
-    async def remove(
-        request: Request, id: Annotated[list[str], Query(min_length=1, max_length=schemas.MOST_IDS)]
-    ) -> Response:
+    @app.post("/labels/remove", openapi_extra=takes(bodies.remove, locked=True), **changed)
+    async def remove(request: Request) -> Response:
         """Remove labels: they are answered no more."""
         check_token(request, token)
-        return await change(lambda model: model.remove_labels(id), len(id))
+        asked: Any = await read(request, bodies.remove)
+        return await change(lambda model: model.remove_labels(asked.ids), len(asked.ids))
 
     @app.post("/labels/undo", response_model=schemas.Undone, responses=LOCKED, openapi_extra=LOCK)
     async def undo(request: Request) -> Response:

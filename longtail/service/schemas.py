@@ -118,9 +118,10 @@ class Bodies:
     explain: type[BaseModel]
     add: type[BaseModel]
     rename: type[BaseModel]
+    remove: type[BaseModel]
 
     def all(self) -> list[type[BaseModel]]:
-        return [self.predict, self.explain, self.add, self.rename]
+        return [self.predict, self.explain, self.add, self.rename, self.remove]
 
 
 def within(settings: Settings) -> Bodies:
@@ -170,4 +171,7 @@ def within(settings: Settings) -> Bodies:
             min_length=1, max_length=MOST_IDS, description="Id -> the new text."
         )
 
-    return Bodies(Predict, Explain, AddLabels, RenameLabels)
+    class RemoveLabels(Body):
+        ids: list[Id] = Field(min_length=1, max_length=MOST_IDS)
+
+    return Bodies(Predict, Explain, AddLabels, RenameLabels, RemoveLabels)

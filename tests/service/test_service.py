@@ -280,7 +280,7 @@ def test_only_who_knows_the_token_changes_labels(client):
     for wrong in ("Bearer wrong", "Bearer é", LOCKED["authorization"] + "x"):
         headers = {"authorization": wrong.encode()}
         refused(client.post("/labels", json=NEW, headers=headers), 403)
-        refused(client.request("DELETE", "/labels?id=x", headers=headers), 403)
+        refused(client.post("/labels/remove", json={"ids": ["x"]}, headers=headers), 403)
         refused(client.patch("/labels", json={"texts": {"x": "y"}}, headers=headers), 403)
         refused(client.post("/labels/undo", json={}, headers=headers), 403)
     assert client.get("/labels/new").status_code == 404
@@ -312,7 +312,7 @@ def test_every_worker_follows_every_change_at_once(own_bundle, tmp_path):
         refused(httpx.post(f"{service.address}/labels", json=NEW, headers=LOCKED), 422, "new")
         send("PATCH", json={"texts": {"new": "marble, round"}})
         everywhere(lambda own: same(own.get("/labels/new").json()["text"], "marble, round"))
-        send("DELETE", params={"id": ["new", label_id(0)]})
+        send("POST", "/labels/remove", json={"ids": ["new", label_id(0)]})
         everywhere(lambda own: same(own.get(f"/labels/{label_id(0)}").status_code, 404))
         assert "removed" in send("POST", "/labels/undo", json={})["undone"]
         everywhere(lambda own: same(own.get(f"/labels/{label_id(0)}").status_code, 200))

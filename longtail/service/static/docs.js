@@ -5,6 +5,7 @@ const EXAMPLES = {
   "/predict": { texts: ["a text", { id: "second", text: "another text" }], k: 5 },
   "/explain": { text: "a text", k: 1 },
   "post /labels": { labels: [{ id: "new-1", text: "what the label is called", examples: [] }] },
+  "post /labels/remove": { ids: ["new-1"] },
   "patch /labels": { texts: { "new-1": "what it is called now" } },
 };
 
