@@ -6,6 +6,7 @@ import logging
 import os
 import platform
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict
 from http import HTTPStatus
@@ -26,7 +27,7 @@ from longtail.models import Model, cutoff
 from longtail.places import Documents
 from longtail.service import metrics, pages, results, schemas
 from longtail.service.answers import Refusal, as_json
-from longtail.service.asking import Ranking, labelled, places_of
+from longtail.service.asking import Ranking
 from longtail.service.batching import Batcher
 from longtail.service.guard import Guard
 from longtail.service.settings import Settings
@@ -40,6 +41,7 @@ log = logging.getLogger("longtail.service")
 COMPARE = "compare"
 SHOWN = 50  # labels of a search, if nothing else is asked for
 NEIGHBOURS = 10
+SWITCH = 0.0005  # seconds after which the batcher's thread lets the loop's one work, and the other way round
 AT_ONCE = 2  # explanations and searches that a worker works on at once; others wait
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
@@ -122,6 +124,7 @@ def create_app(settings: Settings) -> Guard:
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        sys.setswitchinterval(SWITCH)
         service.batcher.start()
         service.look()
         watching = asyncio.create_task(service.watch())
@@ -159,16 +162,15 @@ def add_answers(app: FastAPI, service: Service, bodies: schemas.Bodies) -> None:
         """Labels of one or many texts, best first, with their probabilities."""
         asked: Any = await read(request, bodies.predict)
         watched = service.watched(asked.which)
-        hash, system = watched.hash, (await watched.fresh()).system
-        least = cutoff(system, asked.threshold, asked.precision)
+        model, hash = watched.model, watched.hash
+        least = cutoff(model.system, asked.threshold, asked.precision)
         texts = [given if isinstance(given, str) else given.text for given in asked.texts]
         ids = [None if isinstance(given, str) else given.id for given in asked.texts]
-        question = Ranking(system, asked.k, places_of(system, asked.labels))
+        question = Ranking(model, asked.k, tuple(asked.labels) if asked.labels else None)
         found = await service.batcher.answers(question, texts)
         metrics.TEXTS.inc(len(texts))
         predictions = [
-            {"id": id, "known": ranked.known, "labels": labelled(system, ranked, least)}
-            for id, ranked in zip(ids, found)
+            {"id": id, "known": ranked.known, "labels": ranked.labelled(least)} for id, ranked in zip(ids, found)
         ]
         return as_json({"predictions": predictions, "model": hash})
 

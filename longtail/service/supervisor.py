@@ -61,29 +61,51 @@ def serve(settings: Settings, host: str, port: int, workers: int) -> None:
             timeout_graceful_shutdown=GRACE,
             timeout_worker_healthcheck=GRACE,
         )
-        with bound(host, port) as door:
+        with Door.at(host, port) as door:
             number = f"{workers} worker{'s' * (workers > 1)}"
-            console.say(f"serving {settings.bundle} at {address(door)} with {number}; Ctrl-C ends it.")
+            console.say(f"serving {settings.bundle} at {door.address()} with {number}; Ctrl-C ends it.")
             Supervisor(config, [door]).run()
     finally:
         shutil.rmtree(numbers, ignore_errors=True)
     console.say("stopped.")
 
 
-def bound(host: str, port: int) -> socket.socket:
-    """A socket at the address, which the workers will listen on."""
-    try:
-        family, kind, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        door = socket.socket(family, kind)
+class Door(socket.socket):
+    """A socket at the service's address, where nobody listens; the copy that a worker gets is one of its own.
+
+    So the kernel gives each worker its share of the connections. Of one that all listen on, the first to wake takes
+    every connection there is.
+    """
+
+    @classmethod
+    def at(cls, host: str, port: int) -> "Door":
+        try:
+            family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            refuse_taken(family, where)
+            return cls.opened(family, where)
+        except OSError as error:
+            reason = error.strerror or error
+            text = f"{host}:{port} cannot be listened on ({reason}): choose another --host or --port."
+            raise UserError(text) from None
+
+    @classmethod
+    def opened(cls, family: int, where: tuple) -> "Door":
+        door = cls(family, socket.SOCK_STREAM)
         door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         door.bind(where)
-    except OSError as error:
-        reason = error.strerror or error
-        raise UserError(f"{host}:{port} cannot be listened on ({reason}): choose another --host or --port.") from None
-    door.set_inheritable(True)
-    return door
+        return door
+
+    def __reduce__(self) -> tuple:
+        return Door.opened, (int(self.family), self.getsockname())
+
+    def address(self) -> str:
+        host, port = self.getsockname()[:2]
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def address(door: socket.socket) -> str:
-    host, port = door.getsockname()[:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+def refuse_taken(family: int, where: tuple) -> None:
+    """An OSError if another program, be it another service of this user, listens there."""
+    with socket.socket(family, socket.SOCK_STREAM) as own:
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        own.bind(where)
