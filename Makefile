@@ -9,7 +9,7 @@ COMPARED = .scratch/peers/$(if $(DATASET),$(notdir $(abspath $(DATASET))),defaul
 export PATH := $(BIN):$(PATH)
 EXAMPLES := "Marfan syndrome" "Early infantile epileptic encephalopathy 15" "Congenital deafness with retinitis pigmentosa"
 
-.PHONY: run test lint types wheel env bench bench-service screenshots bench-transformers trainer-env growth profile alternate peers peers-env standing study sweep interruptions damage mutations estimate clean
+.PHONY: run test lint types wheel env bench bench-service screenshots bench-transformers trainer-env growth new-labels profile alternate peers peers-env standing study sweep interruptions damage mutations estimate clean
 
 run: env  ## the whole pipeline on the default dataset, its metrics, three predictions and its report
 	dvc repro
@@ -75,6 +75,10 @@ screenshots: env  ## the pictures of the page in docs/
 
 growth: env  ## the whole pipeline on generated sets of 10,000 to 1,000,000 labels: time and memory of every stage
 	python -m benchmarks.growth $(if $(SIZES),--sizes $(SIZES)) $(CHANGES)
+
+new-labels: env  ## labels added without training: how well they are found, how long 10,000 changes of 262,000 take
+	python -m benchmarks.new_labels
+	python -m benchmarks.new_labels --timings
 
 profile: env  ## where the time of the finished run goes: every stage again under cProfile
 	python -m benchmarks.profile_run $(if $(PROJECT),--project $(PROJECT))

@@ -135,6 +135,10 @@ def found(data: Data, held: np.ndarray, examples: int, work: Path) -> dict[str, 
         *data.without("train", held), kept, test=data.without("test", held), folder=work / "run", progress=True
     )
     names = [(data.ids[label], data.texts[label]) for label in held]
+    nothing = np.full((len(rows), 10), -1)
+    place = {id: label for label, id in enumerate(data.ids)}
+    own = np.array([*(place[id] for id in model.system.ids), -1])
+    out["not added"] = figures([own[model.system.rank(texts, 10)[1]], nothing], truth, held)
     model.add_labels(names)
     out["added by text"] = figures(rankings(model, texts, data, held), truth, held)
     model.undo()
@@ -180,8 +184,11 @@ def generated(folder: Path, count: int) -> Path:
     return folder
 
 
-def timed(folder: Path, changes: int) -> dict[str, float]:
-    """What changes of a bundle's labels take, in seconds, and an answer before and after, in milliseconds."""
+def timed(folder: Path, changes: int, ids: list[str] | None = None) -> dict[str, float]:
+    """What changes of a bundle's labels take, in seconds, and an answer before and after, in milliseconds.
+
+    ids  of the bundle's labels; None: as `generated` names them
+    """
     out: dict[str, float] = {}
 
     def clock(name: str, work) -> None:
@@ -192,14 +199,15 @@ def timed(folder: Path, changes: int) -> dict[str, float]:
     shutil.rmtree(folder / "changes", ignore_errors=True)
     model = Model(Bundle(folder))
     texts = model.system.texts
+    ids = [f"G{number}" for number in range(len(texts))] if ids is None else ids
     out["ms per text before"] = milliseconds(model, texts[:ASKED])
     rng = np.random.default_rng(SEED)
     some = rng.choice(len(texts), changes, replace=False)
     gone, renamed = np.split(some[: changes // 2], 2)
     added = [(f"N{i}", f"{texts[i]} {texts[j]}") for i, j in zip(some.tolist(), some[::-1].tolist())][: changes // 2]
     clock("seconds to add", lambda: model.add_labels(added))
-    clock("seconds to remove", lambda: model.remove_labels([f"G{i}" for i in gone]))
-    clock("seconds to rename", lambda: model.rename_labels({f"G{i}": f"{texts[i]} again" for i in renamed}))
+    clock("seconds to remove", lambda: model.remove_labels([ids[i] for i in gone]))
+    clock("seconds to rename", lambda: model.rename_labels({ids[i]: f"{texts[i]} again" for i in renamed}))
     clock("seconds to add one more", lambda: model.add_labels([("one", "one more label")]))
     clock("seconds to undo that", model.undo)
     out["ms per text after"] = milliseconds(model, texts[:ASKED])

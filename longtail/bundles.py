@@ -5,6 +5,7 @@ It holds the files of the run's model, and beside them
     documents.{ids,texts}.*.npy  of the training documents, unless they were left out
     about.json                   version, hash, pipeline, dataset, created, numbers of the data, libraries
     metrics.json, parameters.json
+    bins.csv, labels.csv, reliability.csv, curve-*.csv  results by frequency, of labels, calibration, training
     standin.json                 how labels that are added are scored (standins.py)
     changes.jsonl                the changes of labels that the run had
     README.md                    the model card
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 BUNDLE = 1  # the format's number
 NAME = "bundle"
-LEFT_OUT = {"manifest.json", "tail.csv", "validation.json"}  # of the run's model: not needed to predict
+LEFT_OUT = ("tail.csv", "validation.json", "documents.")  # how names begin of files that are not copied as they are
 REMEDY = "copy it again from where it came from, or write it anew with `xc bundle`"
 
 
@@ -46,12 +47,14 @@ def write_bundle(place: "Place", out: Path, *, with_documents: bool = True) -> P
     info = place.info()
     documents = place.documents() if with_documents else None
     with _in_words_of_a_bundle(), artifacts.writing(out, name=NAME, params={"bundle": BUNDLE}) as folder:
-        for file in sorted(place.folder.iterdir()):
-            if file.is_file() and file.name not in LEFT_OUT:
-                shutil.copyfile(file, folder / file.name)
+        for name in artifacts.load_manifest(place.folder)["files"]:
+            if not name.startswith(LEFT_OUT):
+                shutil.copyfile(place.folder / name, folder / name)
         if documents is not None:
             artifacts.save_ragged(folder, "documents.ids", documents.ids)
             artifacts.save_ragged(folder, "documents.texts", documents.texts)
+        for name, file in place.tables().items():
+            shutil.copyfile(file, folder / name)
         apart = {"metrics": info.pop("metrics"), "parameters": info.pop("parameters"), "about": info}
         for name, value in apart.items():
             artifacts.save_json(folder, f"{name}.json", value)

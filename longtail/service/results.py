@@ -33,7 +33,7 @@ def described(model: Model, name: str) -> dict:
         "cutoffs": {"thresholds": cutoffs.thresholds, "precision": cutoffs.precision, "recall": cutoffs.recall},
         "bins": table(model, "bins.csv"),
         "reliability": table(model, "reliability.csv"),
-        "curves": {stage: rows for stage in CURVES if (rows := curve(model, stage))},
+        "curves": {stage: rows for stage in CURVES if (rows := table(model, f"curve-{stage}.csv"))},
     }
 
 
@@ -43,21 +43,9 @@ def of_labels(model: Model) -> dict[str, dict[str, Value]]:
 
 
 def table(model: Model, name: str, texts: tuple[str, ...] = ("place", "row", "bin")) -> Rows:
-    """The rows of a table that the stage `score` wrote; none where it is not there."""
-    return next((_rows(folder / name, texts) for folder in _folders(model) if (folder / name).is_file()), [])
-
-
-def curve(model: Model, stage: str) -> Rows:
-    """A row per epoch of the stage's training."""
-    names = [f"{stage}/curve-choose.csv", f"curve-{stage}.csv"]
-    files = [folder.parent / names[0] for folder in _folders(model)] + [f / names[1] for f in _folders(model)]
-    return next((_rows(file, ()) for file in files if file.is_file()), [])
-
-
-def _folders(model: Model) -> list[Path]:
-    """Where the tables may be: beside a run's model, or in a bundle."""
-    folder = model.place.folder
-    return [folder.parent / "score", folder]
+    """The rows of a table that the run wrote, the columns `texts` as they are; none where it is not there."""
+    file = model.place.tables().get(name)
+    return _rows(file, texts) if file else []
 
 
 def _rows(file: Path, texts: tuple[str, ...]) -> Rows:

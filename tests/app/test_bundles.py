@@ -65,6 +65,12 @@ def test_documents_may_be_left_out(tiny_run, tmp_path):
     model = longtail.load(tmp_path / "small")
     assert model.documents is None and model.predict(TEXTS[0]) == longtail.load(tiny_run).predict(TEXTS[0])
     assert "holds no training documents" in (tmp_path / "small" / "README.md").read_text()
+    whole = find_place(tiny_run)
+    write_bundle(whole, tmp_path / "whole")
+    longtail.load(tmp_path / "whole").save(tmp_path / "smaller", with_documents=False)
+    assert {file.name for file in (tmp_path / "smaller").iterdir()} == {
+        file.name for file in (tmp_path / "small").iterdir()
+    }
 
 
 def test_the_card_is_read_as_the_hub_reads_it(tiny_bundle, tiny_run):
@@ -74,7 +80,13 @@ def test_the_card_is_read_as_the_hub_reads_it(tiny_bundle, tiny_run):
     (result,) = facts["model-index"][0]["results"]
     assert facts["library_name"] == "longtail" and facts["pipeline_tag"] == "text-classification"
     assert {m["type"]: m["value"] for m in result["metrics"]}["P@5"] == metrics["fused"]["P@5"]
-    for said in ("`dvc repro` measures them", "| training documents | 60 |", "epochs: 2", 'longtail.load("', "## Limits"):
+    for said in (
+        "`dvc repro` measures them",
+        "| training documents | 60 |",
+        "epochs: 2",
+        'longtail.load("',
+        "## Limits",
+    ):
         assert said in text, said
 
 

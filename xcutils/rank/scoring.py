@@ -17,10 +17,9 @@ from xcutils.rank import bm25
 from xcutils.rank.calibration import Cutoffs, fit_curve, reliability
 from xcutils.rank.fusion import Shortlist, Weighing, alone, entries, fit_weights, shown, tail_curve
 from xcutils.rank.predictor import Found, Predictor
-from xcutils.rank.served import Model
+from xcutils.rank.served import Model, Searchable
 from xcutils.rank.weights import Fusion
 from xcutils.search.exact import SCORES, exact
-from xcutils.search.index import Index
 from xcutils.search.indexes import INDEXES
 from xcutils.search.metrics import Judged, Truth, frequency_bins, most_per_row, pair_matrix, without
 from xcutils.search.plain import Exact
@@ -173,7 +172,7 @@ def rows_of(matrix: sparse.csr_matrix) -> Ragged:
 class Exhaustive(Exact):
     """The vectors of an index, all compared with every query, in large products: what its searches are measured by."""
 
-    def __init__(self, index: Index, count: int):
+    def __init__(self, index: Searchable, count: int):
         self.index = index
         self.vectors = index.take(np.arange(count))
 
