@@ -205,7 +205,7 @@ def linear_parts(model: Model, queries: np.ndarray, labels: np.ndarray) -> dict[
 
 def neighbours(model: Model, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(documents (Q, n), -1 where there are fewer, their shares, their similarities): what the memory looks at."""
-    if not model.settings.neighbours or not len(model.docs):
+    if not model.fusion.memory or not model.settings.neighbours or not len(model.docs):
         none = np.zeros((len(queries), 0))
         return none.astype(np.int64), none, none
     near, similarity = search(model.docs, queries, model.settings.neighbours, len(model.positives))

@@ -1,9 +1,11 @@
 """Concatenated, encoder-only and classifier-only inference and their fusion on the test documents [UniDEC].
 
 reads   prepare/{train,labels,tokenizer,test}, train, index
-writes  unidec/metrics.json; labels.csv (per label), bins.csv (by label frequency), reliability.csv (by probability)
+writes  unidec/metrics.json; labels.csv (per label), bins.csv (by label frequency), reliability.csv (by probability);
+        unidec/plots/{curve,bins}.csv, which git keeps as it keeps the metrics: dvc draws them in every clone
 """
 
+import shutil
 from pathlib import Path
 
 import click
@@ -45,10 +47,11 @@ def cost(s: Sizes, params: dict, host: Host) -> Estimate:
 @click.argument("train", type=click.Path(exists=True, path_type=Path))
 @click.argument("index", type=click.Path(exists=True, path_type=Path))
 @click.argument("metrics", type=click.Path(path_type=Path))
+@click.argument("plots", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
 @console.params_file
 @console.command
-def main(prepare: Path, train: Path, index: Path, metrics: Path, out: Path, file: Path) -> None:
+def main(prepare: Path, train: Path, index: Path, metrics: Path, plots: Path, out: Path, file: Path) -> None:
     settings = parameters(file)
     p = settings.section("score", Params)
     device = runtime.start()
@@ -70,6 +73,9 @@ def main(prepare: Path, train: Path, index: Path, metrics: Path, out: Path, file
     lost = approximation(model, test, fused[0], inverse, p.sample)
     result = Result(rankings, fused, lost, load_cutoffs(index), sample, test, inverse)
     result.save(metrics, out, p, read, labels)
+    plots.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(train / "curve-choose.csv", plots / "curve.csv")
+    shutil.copyfile(out / "bins.csv", plots / "bins.csv")
 
 
 if __name__ == "__main__":

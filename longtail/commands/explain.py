@@ -29,7 +29,7 @@ INDENT = " " * 9
 def explain(
     text: str, k: int, labels: tuple[str, ...], as_json: bool, bundle: Path | None, data: Path, pipeline: str
 ) -> None:
-    """Why TEXT gets its labels.
+    """Why TEXT gets its labels: words, parts of the score, documents.
 
     For each label: the parts of its score, the words that speak for and against it, each with what the score falls by
     when the word is taken out of the text, and the nearest training documents that have the label.

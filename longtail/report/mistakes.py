@@ -212,10 +212,10 @@ def _similar(system: System, pair: tuple[int, int], sample: np.ndarray) -> str:
     vectors = model.labels.take(np.array([*pair, *sample]))[:, : model.settings.docs["dim"]].astype(np.float64)
     lengths = np.linalg.norm(vectors, axis=1)
     near = vectors @ vectors[1] / np.maximum(lengths * lengths[1], 1e-12)
-    less = float((near[2:] < near[0]).mean())
-    if less < NEAR:
+    less, count = int((near[2:] < near[0]).sum()), len(sample)
+    if less < NEAR * count:
         return ""
-    return f"the label given is nearer to the right one than {100 * less:.1f}% of labels (cosine {near[0]:.2f})"
+    return f"the label given is nearer to the right one than {less:,} of {count:,} labels are (cosine {near[0]:.2f})"
 
 
 def _owners(system: System, label: int) -> np.ndarray:

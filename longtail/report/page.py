@@ -194,7 +194,8 @@ def frequency(run: Run) -> str:
     rows = [[part, len(some), min(some), max(some)] for part, some in counts.items() if some]
     return (
         "<p>Labels by their number of training documents, cut so that head, torso and tail each have about a third of "
-        "all pairs of a document and a label; each is measured as if there were no others.</p>"
+        "all pairs of a document and a label. Of all that is predicted, each row counts its own labels alone: the P@5 "
+        "of the three add up to that of the table above.</p>"
         + table(["", "labels", "fewest training documents", "most"], rows)
         + side_by_side(drawn)
     )

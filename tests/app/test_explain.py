@@ -1,5 +1,6 @@
 """What an explanation says is so: each number is the difference of two predictions, and named words carry the score."""
 
+import copy
 import dataclasses
 import json
 from functools import lru_cache
@@ -98,6 +99,21 @@ def test_given_labels_are_scored_exactly_found_or_not(system):
     np.testing.assert_allclose(
         [why.score for why in found], [score(system, text, label) for label in range(len(LABELS))], atol=1e-5
     )
+
+
+def test_the_parts_are_those_that_the_model_can_tell_apart(system):
+    (why,) = explain(system, "small red box", k=1)
+    halves = ["label text", "classifier"] if system.model.settings.views else ["match"]
+    assert list(why.parts) == [*halves, "frequency", "memory"]
+
+
+def test_a_model_without_memory_is_explained_without_it(system):
+    model = copy.copy(system.model)
+    model.fusion = dataclasses.replace(model.fusion, memory=0.0)
+    forgetful = dataclasses.replace(system, model=model)
+    for why in explain(forgetful, "small red box", k=len(LABELS)):
+        assert why.parts["memory"] == 0 and all(doc.share == 0 for doc in why.documents)
+        assert why.score == pytest.approx(score(forgetful, "small red box", system.place(why.id)), abs=1e-5)
 
 
 def test_the_best_labels_are_explained_in_their_order(system):
