@@ -6,6 +6,7 @@ model.predict("a text", k=5)
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -208,7 +209,8 @@ class Model:
         self._stamp = journal.stamp
         self._system = system
         if self._vectors is not None:
-            self._vectors.save(self.place.changes, self.place.hash(), wanted)
+            with suppress(UserError, OSError):  # the change is made; these are made again where they are missing
+                self._vectors.save(self.place.changes, self.place.hash(), wanted)
 
     def _follow(self) -> None:
         """Answer by what the journal says."""

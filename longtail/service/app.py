@@ -227,8 +227,20 @@ def add_labels(app: FastAPI, service: Service, bodies: schemas.Bodies) -> None:
     token = service.settings.token
 
     async def change(how: Callable[[Model], object], count: int) -> Response:
-        await service.work(how, service.served.model)
+        await written(how)
         return as_json({"changed": count, "total": len(service.served.model.labels)})
+
+    def changed_now(how: Callable[[Model], object]) -> Any:
+        service.served.look()  # a change is of the model that is there, not of the one before it
+        return how(service.served.model)
+
+    async def written(how: Callable[[Model], object]) -> Any:
+        try:
+            return await service.work(changed_now, how)
+        except OSError as error:
+            text = f"the change could not be written ({error}): make room on the disk and send it again."
+            log.warning(text)
+            raise Refusal(HTTPStatus.INSUFFICIENT_STORAGE, text) from None
 
     changed: dict[str, Any] = {"response_model": schemas.Changed, "responses": LOCKED}
 
@@ -258,7 +270,7 @@ def add_labels(app: FastAPI, service: Service, bodies: schemas.Bodies) -> None:
     async def undo(request: Request) -> Response:
         """Undo the last change of labels that holds."""
         check_token(request, token)
-        said = await service.work(service.served.model.undo)
+        said = await written(lambda model: model.undo())
         return as_json({"undone": said, "total": len(service.served.model.labels)})
 
 
@@ -302,11 +314,6 @@ def add_refusals(app: FastAPI) -> None:
     async def mended(request: Request, error: Exception) -> Response:
         return as_json({"error": str(error)}, HTTPStatus.UNPROCESSABLE_ENTITY)
 
-    async def unwritten(request: Request, error: Exception) -> Response:
-        text = f"the change could not be written ({error}): make room on the disk and send it again."
-        log.warning(text)
-        return as_json({"error": text}, HTTPStatus.INSUFFICIENT_STORAGE)
-
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         return as_json({"error": sentence(error.errors())}, HTTPStatus.UNPROCESSABLE_ENTITY)
@@ -321,7 +328,6 @@ def add_refusals(app: FastAPI) -> None:
 
     app.add_exception_handler(Refusal, refused)
     app.add_exception_handler(UserError, mended)
-    app.add_exception_handler(OSError, unwritten)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, unknown)
     app.add_exception_handler(Exception, failed)
