@@ -19,7 +19,7 @@ run: env  ## the whole pipeline on the default dataset, its metrics, three predi
 	@echo && xc next
 
 test: env  ## all tests, two at a time (make JOBS=8 test on a larger machine)
-	@command -v chromium chromium-browser google-chrome > /dev/null || echo "no browser (the package chromium): the tests of the page are skipped"
+	@python -c "from testing.browser import installed; installed() or print('no browser (the package chromium): the tests of the page are skipped')"
 	python -m pytest -n $(JOBS) --dist worksteal
 
 lint: env  ## ruff: lint and format
