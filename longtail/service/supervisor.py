@@ -1,5 +1,6 @@
 """The process that starts workers, and another one where one has died; it answers nothing itself."""
 
+import contextlib
 import functools
 import os
 import shutil
@@ -20,7 +21,17 @@ BACKLOG = 1024  # connections that wait for a worker
 
 
 class Supervisor(Multiprocess):
-    """Uvicorn's, which also counts the dead no longer, and has workers read their models anew by a signal."""
+    """Uvicorn's, but each worker has a door of its own, the dead are no longer counted, and SIGHUP ends no worker."""
+
+    @property
+    def sockets(self) -> list[socket.socket]:
+        """The door of the worker that is started next: of the first that has ended, or of one more."""
+        ended = [place for place, process in enumerate(self.processes) if process.exitcode is not None]
+        return [self.doors[ended[0] if ended else len(self.processes)]]
+
+    @sockets.setter
+    def sockets(self, doors: list[socket.socket]) -> None:
+        self.doors = doors
 
     def keep_subprocess_alive(self) -> None:
         before = {process.pid for process in self.processes}
@@ -35,6 +46,11 @@ class Supervisor(Multiprocess):
         for process in self.processes:
             if process.pid and process.exitcode is None:
                 os.kill(process.pid, signal.SIGHUP)
+
+    def handle_ttin(self) -> None:
+        """There are as many workers as doors."""
+
+    handle_ttou = handle_ttin
 
 
 def serve(settings: Settings, host: str, port: int, workers: int) -> None:
@@ -61,51 +77,41 @@ def serve(settings: Settings, host: str, port: int, workers: int) -> None:
             timeout_graceful_shutdown=GRACE,
             timeout_worker_healthcheck=GRACE,
         )
-        with Door.at(host, port) as door:
+        with contextlib.ExitStack() as stack:
+            listening = [stack.enter_context(door) for door in doors(host, port, workers)]
             number = f"{workers} worker{'s' * (workers > 1)}"
-            console.say(f"serving {settings.bundle} at {door.address()} with {number}; Ctrl-C ends it.")
-            Supervisor(config, [door]).run()
+            console.say(f"serving {settings.bundle} at {address(listening[0])} with {number}; Ctrl-C ends it.")
+            Supervisor(config, listening).run()
     finally:
         shutil.rmtree(numbers, ignore_errors=True)
     console.say("stopped.")
 
 
-class Door(socket.socket):
-    """A socket at the service's address, where nobody listens; the copy that a worker gets is one of its own.
+def doors(host: str, port: int, count: int) -> list[socket.socket]:
+    """As many sockets that listen at the address, one for each worker.
 
-    So the kernel gives each worker its share of the connections. Of one that all listen on, the first to wake takes
-    every connection there is.
+    The kernel gives each its share of the connections; of one socket for all, the first worker to wake would take
+    every connection there is. They stay open here, so that the connections of a worker that died wait for the next.
     """
-
-    @classmethod
-    def at(cls, host: str, port: int) -> "Door":
-        try:
-            family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-            refuse_taken(family, where)
-            return cls.opened(family, where)
-        except OSError as error:
-            reason = error.strerror or error
-            text = f"{host}:{port} cannot be listened on ({reason}): choose another --host or --port."
-            raise UserError(text) from None
-
-    @classmethod
-    def opened(cls, family: int, where: tuple) -> "Door":
-        door = cls(family, socket.SOCK_STREAM)
-        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        door.bind(where)
-        return door
-
-    def __reduce__(self) -> tuple:
-        return Door.opened, (int(self.family), self.getsockname())
-
-    def address(self) -> str:
-        host, port = self.getsockname()[:2]
-        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    found: list[socket.socket] = []
+    try:
+        family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family) as own:  # refused where another program listens, be it a service of the same user
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            own.bind(where)
+        for _ in range(count):
+            door = socket.socket(family)
+            door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            door.bind(found[0].getsockname() if found else where)
+            door.listen(BACKLOG)
+            found.append(door)
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"{host}:{port} cannot be listened on ({reason}): choose another --host or --port.") from None
+    return found
 
 
-def refuse_taken(family: int, where: tuple) -> None:
-    """An OSError if another program, be it another service of this user, listens there."""
-    with socket.socket(family, socket.SOCK_STREAM) as own:
-        own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        own.bind(where)
+def address(door: socket.socket) -> str:
+    host, port = door.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
