@@ -9,7 +9,7 @@ COMPARED = .scratch/peers/$(if $(DATASET),$(notdir $(abspath $(DATASET))),defaul
 export PATH := $(BIN):$(PATH)
 EXAMPLES := "Marfan syndrome" "Early infantile epileptic encephalopathy 15" "Congenital deafness with retinitis pigmentosa"
 
-.PHONY: run test lint types wheel env bench bench-transformers trainer-env growth new-labels profile alternate peers peers-env standing study sweep interruptions damage mutations estimate clean
+.PHONY: run test lint types wheel env bench bench-service screenshots bench-transformers trainer-env growth new-labels profile alternate peers peers-env standing study sweep interruptions damage mutations estimate clean
 
 run: env  ## the whole pipeline on the default dataset, its metrics, three predictions and its report
 	dvc repro
@@ -19,6 +19,7 @@ run: env  ## the whole pipeline on the default dataset, its metrics, three predi
 	@echo && xc next
 
 test: env  ## all tests, two at a time (make JOBS=8 test on a larger machine)
+	@python -c "from testing.browser import installed; installed() or print('no browser (the package chromium): the tests of the page are skipped')"
 	python -m pytest -n $(JOBS) --dist worksteal
 
 lint: env  ## ruff: lint and format
@@ -65,6 +66,12 @@ bench: env peers-env  ## clustering a million vectors; steps and label correlati
 	python -m benchmarks.classifier_step
 	python -m benchmarks.correlations
 	python -m benchmarks.all_labels
+
+bench-service: env  ## xc serve under load: texts per second and waiting times for 1, 8, 64 clients, two workers
+	python -m benchmarks.service_load
+
+screenshots: env  ## the pictures of the page in docs/
+	python -m benchmarks.screenshots
 
 growth: env  ## the whole pipeline on generated sets of 10,000 to 1,000,000 labels: time and memory of every stage
 	python -m benchmarks.growth $(if $(SIZES),--sizes $(SIZES)) $(CHANGES)

@@ -5,6 +5,7 @@ It holds the files of the run's model, and beside them
     documents.{ids,texts}.*.npy  of the training documents, unless they were left out
     about.json                   version, hash, pipeline, dataset, created, numbers of the data, libraries
     metrics.json, parameters.json
+    bins.csv, labels.csv, reliability.csv, curve-*.csv  results by frequency, of labels, calibration, training
     standin.json                 how labels that are added are scored (standins.py)
     changes.jsonl                the changes of labels that the run had
     README.md                    the model card

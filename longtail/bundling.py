@@ -32,6 +32,8 @@ def write_bundle(place: Place, out: Path, *, with_documents: bool = True) -> Pat
         if documents is not None:
             artifacts.save_ragged(folder, "documents.ids", documents.ids)
             artifacts.save_ragged(folder, "documents.texts", documents.texts)
+        for name, file in place.tables().items():
+            shutil.copyfile(file, folder / name)
         apart = {"metrics": info.pop("metrics"), "parameters": info.pop("parameters"), "about": info}
         for name, value in apart.items():
             artifacts.save_json(folder, f"{name}.json", value)

@@ -20,6 +20,7 @@ processor.same_everywhere()
 COMMANDS = {
     "predict": ("predict:predict", "Labels for new TEXTS, best first, with their probabilities."),
     "explain": ("explain:explain", "Why TEXT gets its labels: words, parts of the score, documents."),
+    "serve": ("serve:serve", "Serve a model over HTTP, with a page."),
     "table": ("table:table", "The test metrics of the last run, one row per phase."),
     "report": ("report:report", "The last run as one HTML file that opens anywhere."),
     "labels": ("labels:labels", "Add, remove and rename labels without training; undo it."),

@@ -6,6 +6,7 @@ model.predict("a text", k=5)
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -176,9 +177,14 @@ class Model:
         """Every change of labels that was made, oldest first."""
         return self.place.journal().entries()
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether another process has changed labels since; costs next to nothing."""
+        return self.place.journal().stamp != self._stamp
+
     def refresh(self) -> bool:
         """Take over changes that another process has made; whether there were any. Costs next to nothing if not."""
-        if self.place.journal().stamp == self._stamp:
+        if not self.is_behind:
             return False
         with self._changing:
             self._follow()
@@ -203,7 +209,8 @@ class Model:
         self._stamp = journal.stamp
         self._system = system
         if self._vectors is not None:
-            self._vectors.save(self.place.changes, self.place.hash(), wanted)
+            with suppress(UserError, OSError):  # the change is made; these are made again where they are missing
+                self._vectors.save(self.place.changes, self.place.hash(), wanted)
 
     def _follow(self) -> None:
         """Answer by what the journal says."""

@@ -18,6 +18,15 @@ from xcutils.rank.standin import StandIn
 from xcutils.rank.weights import Fusion
 
 STAND_IN = "standin.json"
+# What a run measured that goes with a bundle: its name there -> where it is in the run's data folder.
+TABLES = {
+    "bins.csv": "score/bins.csv",
+    "labels.csv": "score/labels.csv",
+    "reliability.csv": "score/reliability.csv",
+    "curve-encoder.csv": "encoder/curve-choose.csv",
+    "curve-classifier.csv": "classifier/curve-choose.csv",
+    "curve-train.csv": "train/curve-choose.csv",
+}
 
 
 @dataclass(frozen=True)
@@ -56,6 +65,9 @@ class Place(Protocol):
 
     def documents(self) -> Documents | None:
         """The training documents, where they are known."""
+
+    def tables(self) -> dict[str, Path]:
+        """What the run measured, as far as it is here: a name of TABLES -> the file."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +141,10 @@ class Run:
             return None
         return Documents(artifacts.load_ragged(train, "ids"), artifacts.load_ragged(train, "texts"))
 
+    def tables(self) -> dict[str, Path]:
+        made = self.pipeline.data(self.data)
+        return {name: made / file for name, file in TABLES.items() if (made / file).is_file()}
+
 
 @dataclass(frozen=True)
 class Bundle:
@@ -161,6 +177,9 @@ class Bundle:
         if not (self.folder / "documents.ids.values.npy").is_file():
             return None
         return Documents(*(artifacts.load_ragged(self.folder, f"documents.{name}") for name in ("ids", "texts")))
+
+    def tables(self) -> dict[str, Path]:
+        return {name: self.folder / name for name in TABLES if (self.folder / name).is_file()}
 
 
 def find_place(path: Path, pipeline: str = "") -> Place:

@@ -85,6 +85,7 @@ def test_the_wheel_holds_the_code_and_the_files_it_reads_and_nothing_else(wheel)
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     code = {path.relative_to(ROOT).as_posix() for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+    code |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "longtail/service/static").iterdir()}
     recipes = {path.relative_to(ROOT).as_posix() for path in (ROOT / "recipes").glob("*.yaml")}
     about = f"longtail-{longtail.__version__}"
     shared = {f"{about}.data/data/share/longtail/{name}" for name in {*SHARED, *recipes}}

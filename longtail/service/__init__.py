@@ -1,0 +1,1 @@
+"""The service: a model over HTTP, and a page. `xc serve` starts it; the application is `create_app` in `app.py`."""

@@ -1,0 +1,23 @@
+"""A real browser without a window: the distribution's Chromium, driven by playwright."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from playwright.sync_api import Browser, sync_playwright
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+OPTIONS = ["--no-sandbox", "--disable-dev-shm-usage", "--font-render-hinting=none"]
+
+
+def installed() -> str | None:
+    """The path of the browser; None where there is none."""
+    return next(filter(None, map(shutil.which, NAMES)), None)
+
+
+@contextmanager
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=installed(), args=OPTIONS)
+        yield opened
+        opened.close()
