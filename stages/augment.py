@@ -65,7 +65,7 @@ def embed_fit(
 
     yield "docs", embed("docs", normalise=True)
     if not facts["shared"]:
-        model = load_encoder(folder / "labels", runtime.device())
+        model = load_encoder(folder, runtime.device(), "labels-encoder")
     raw = embed("labels", normalise=False)
     label_to_aux, normalise = artifacts.load_array(folder, "label_to_aux"), facts["normalise"]
     aux = aux_weight * artifacts.load_array(folder, "aux")

@@ -2,7 +2,7 @@
 
 reads   prepare/train tokens, positives (N, L); prepare/labels tokens; prepare/tokenizer; cluster label_to_aux (L,)
 writes  choose/ and, with prepare.refit, final/: encoder.{json,safetensors}, aux (K, D), label_to_aux (L,), aux.json;
-        labels/encoder.{json,safetensors} where labels have an encoder of their own; curve-{choose,final}.csv
+        labels-encoder.{json,safetensors} where labels have one of their own; curve-{choose,final}.csv
 """
 
 from copy import deepcopy
@@ -53,7 +53,7 @@ from xcutils.train.mining import Miner
 from xcutils.train.samplers import ClusteredEpochs, KnownPairs, first_columns, sample_positives
 from xcutils.train.training import Optimisers, Outcome, mean_cosine, put_finite
 
-LABELS = "labels"  # folder of the labels' own encoder
+LABELS = "labels-encoder"  # files of the labels' own encoder
 COLLAPSED = 0.95  # mean cosine of random documents above which the embeddings are taken to have collapsed
 OPTIONS = ("tau", "margin", "positives", "negatives", "weighting", "contrast", "slope")  # of losses
 
@@ -178,7 +178,7 @@ class Siamese:
     def start_from(self, folder: Path) -> None:
         """Take over auxiliary vectors and the labels' encoder of an earlier fit, whose encoder the model has."""
         if not self.p.shared:
-            learnt = load_encoder(folder / LABELS, self.device).state()
+            learnt = load_encoder(folder, self.device, LABELS).state()
             for name, tensor in self.label_encoder.state().items():
                 tensor.detach().copy_(learnt[name].detach())
         self.aux.table.values.copy_(torch.from_numpy(np.array(artifacts.load_array(folder, "aux"))))
@@ -265,8 +265,7 @@ def save_fold(folder: Path, model: Siamese, outcome: Outcome) -> None:
     save_outcome(folder, outcome)
     save_encoder(folder, model.encoder)
     if not model.p.shared:
-        (folder / LABELS).mkdir()
-        save_encoder(folder / LABELS, model.label_encoder)
+        save_encoder(folder, model.label_encoder, LABELS)
     facts = {name: getattr(model.p, name) for name in ("normalise", "normalise_first", "shared")}
     artifacts.save_json(folder, "aux.json", facts)
     artifacts.save_array(folder, "aux", model.aux.table.numpy())

@@ -490,6 +490,8 @@ ENCODERS = {
     "triplet, negatives alike": {"encoder.loss": "triplet", "encoder.weighting": 0, "encoder.negatives": 3},
     "raw embeddings": {"encoder.normalise_first": False},
     "one positive": {"encoder.positives": 1},
+    "to the end": {"encoder.keep": "last", "encoder.schedule": "cosine", "encoder.validate_every": 2},
+    "two encoders": {"encoder.shared": False, "encoder.aux_start": "xavier"},
     "stops early": {"encoder.epochs": 4, "encoder.patience": 1},
 }
 CLASSIFIERS = {
@@ -536,6 +538,23 @@ def test_the_raw_embedding_may_be_augmented_instead(change):
     np.testing.assert_allclose(
         artifacts.load_array(folder / "data" / "augment" / "final", "labels"), expected, atol=1e-5
     )
+
+
+def test_two_encoders_by_the_dot_product_are_augmented_and_searched_as_trained(change):
+    """The labels' own encoder, their length, of one on average; the documents' encoder goes on to the classifiers."""
+    given = {"encoder.shared": False, "encoder.normalise": False, "encoder.tau": 1.0, "encoder.lr": 0.1}
+    folder, _ = change("encoder", **given)
+    assert_sound(load_metrics(folder))
+    tokens = artifacts.load_ragged(folder / "data" / "prepare" / "labels", "tokens")
+    encoder = folder / "data" / "encoder" / "final"
+    names = ("labels-encoder", "encoder")
+    raw, other = (encode(load_encoder(encoder, name=name), tokens, normalise=False) for name in names)
+    assert np.abs(raw - other).max() > 0.01
+    aux, label_to_aux = (artifacts.load_array(encoder, name) for name in ("aux", "label_to_aux"))
+    summed = raw / np.linalg.norm(raw, axis=1, keepdims=True) + aux[label_to_aux]
+    for name, wanted in (("labels", summed), ("plain", raw)):
+        found = artifacts.load_array(folder / "data" / "augment" / "final", name)
+        np.testing.assert_allclose(found, wanted / np.linalg.norm(wanted, axis=1).mean(), atol=1e-5)
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.5])

@@ -64,17 +64,17 @@ def check_architecture(section: dict, max_tokens: int) -> None:
     KINDS[section["kind"]].check(SimpleNamespace(**section), max_tokens)
 
 
-def save_encoder(folder: Path, encoder: Encoder) -> None:
-    """Write encoder.json, which says what it is, and encoder.safetensors, its weights."""
+def save_encoder(folder: Path, encoder: Encoder, name: str = "encoder") -> None:
+    """Write encoder.json, which says what it is, and encoder.safetensors, its weights; or files of another name."""
     state = {name: tensor.detach().cpu().numpy() for name, tensor in encoder.state().items()}
-    artifacts.save_json(folder, "encoder.json", encoder.config())
-    artifacts.save_tensors(folder, "encoder.safetensors", state)
+    artifacts.save_json(folder, f"{name}.json", encoder.config())
+    artifacts.save_tensors(folder, f"{name}.safetensors", state)
 
 
-def load_encoder(folder: Path, device: torch.device | str = "cpu") -> Encoder:
+def load_encoder(folder: Path, device: torch.device | str = "cpu", name: str = "encoder") -> Encoder:
     """The encoder that a stage saved, on the device."""
-    state = artifacts.load_tensors(folder, "encoder.safetensors")
-    return move(rebuild(artifacts.load_json(folder, "encoder.json"), state), device)
+    state = artifacts.load_tensors(folder, f"{name}.safetensors")
+    return move(rebuild(artifacts.load_json(folder, f"{name}.json"), state), device)
 
 
 def rebuild(config: dict, state: dict[str, torch.Tensor]) -> Encoder:
