@@ -6,31 +6,30 @@ model = longtail.load("bundle")
 model.predict("a text", k=5)
 """
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from longtail.fitting import fit
-    from longtail.models import Label, LabelInfo, Model, load
+import importlib
+from typing import Any
 
 __version__ = "0.2.0"
-__all__ = ["Label", "LabelInfo", "Model", "fit", "load"]
+
+# What can be called from here -> its module, imported when it is asked for: numpy and torch take a while to load.
+# The types stand in __init__.pyi.
+PLACES = {
+    "Label": "longtail.models",
+    "LabelInfo": "longtail.views",
+    "Model": "longtail.models",
+    "fit": "longtail.fitting",
+    "load": "longtail.models",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """The name from the module that has it, imported when it is first asked for: numpy takes a while to load."""
-    if name not in __all__:
+    if name not in PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from xcutils.core import processor
 
     processor.same_everywhere()  # before numpy and torch are loaded, where nobody else has loaded them
-    if name == "fit":
-        from longtail.fitting import fit  # torch: only to train
-
-        return fit
-    from longtail import models
-
-    return getattr(models, name)
+    return getattr(importlib.import_module(PLACES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return [*PLACES, "__version__"]

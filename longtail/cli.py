@@ -24,7 +24,7 @@ COMMANDS = {
     "table": ("table:table", "The test metrics of the last run, one row per phase."),
     "report": ("report:report", "The last run as one HTML file that opens anywhere."),
     "labels": ("labels:labels", "Add, remove and rename labels without training; undo it."),
-    "bundle": ("bundle:bundle", "Write the model of the finished run to FOLDER, with all that it needs."),
+    "bundle": ("bundle:bundle", "Write the finished run's model to a FOLDER of its own."),
     "check": ("data:check", "Say whether the dataset at PATH can be trained on."),
     "import": ("data:import_data", "Write the dataset at PATH to FOLDER in the repository's form."),
     "export": ("data:export", "Write the prepared dataset to FOLDER in the repository's form."),

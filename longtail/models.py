@@ -13,7 +13,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from longtail.bundles import write_bundle
+from longtail.bundling import write_bundle
 from longtail.changes import Vectors, Wanted, changed, check_text, checked_ids, checked_labels, wanted_by
 from longtail.journal import ADD, REMOVE, RENAME, UNDO, Entry, Journal
 from longtail.places import Documents, Place, find_place

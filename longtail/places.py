@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Protocol
 
 from longtail import __version__
-from longtail.bundles import BROUGHT, check_bundle, is_bundle
-from longtail.journal import CHANGES, Journal
+from longtail.bundles import check_bundle, is_bundle
+from longtail.journal import BROUGHT, CHANGES, Journal
 from longtail.serving import System, load_system, model_of, open_system
 from xcutils.core import artifacts
 from xcutils.core.errors import UserError

@@ -64,7 +64,7 @@ def unidec_run(tiny_run, tiny_model, tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_bundle(tiny_run, tmp_path_factory) -> Path:
     """A bundle of that run, to be read and not written."""
-    from longtail.bundles import write_bundle
+    from longtail.bundling import write_bundle
     from longtail.places import find_place
 
     return write_bundle(find_place(tiny_run), tmp_path_factory.mktemp("bundles") / "tiny")

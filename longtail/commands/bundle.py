@@ -16,12 +16,13 @@ from xcutils.core.pipelines import PIPELINES
 @pipeline_option
 @console.command
 def bundle(folder: Path, no_documents: bool, data: Path, pipeline: str) -> None:
-    """Write the model of the finished run to FOLDER, with all that it needs.
+    """Write the finished run's model to a FOLDER of its own.
 
     The folder is checked when it is loaded: `xc predict --bundle FOLDER "text"`, or longtail.load("FOLDER") in Python.
     Labels that were changed since the training go with it.
     """
-    from longtail.bundles import size_of, write_bundle
+    from longtail.bundles import size_of
+    from longtail.bundling import write_bundle
     from longtail.places import Run
 
     written = write_bundle(Run(data, PIPELINES[pipeline]), folder, with_documents=not no_documents)

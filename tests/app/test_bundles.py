@@ -12,7 +12,8 @@ from ruamel.yaml import YAML
 
 import longtail
 from longtail import bundles
-from longtail.bundles import size_of, write_bundle
+from longtail.bundles import size_of
+from longtail.bundling import write_bundle
 from longtail.cli import main
 from longtail.places import Bundle, find_place
 from testing.tiny import invoke
@@ -184,7 +185,7 @@ def test_a_bundle_that_could_not_be_written_leaves_the_old_one(tiny_run, bundle,
         raise OSError(28, "No space left on device")
 
     before = {file.name: file.read_bytes() for file in bundle.iterdir()}
-    monkeypatch.setattr(bundles, "card", full)
+    monkeypatch.setattr("longtail.bundling.card", full)
     with pytest.raises(UserError, match="make room on the disk and run `xc bundle` again"):
         write_bundle(find_place(tiny_run), bundle)
     assert {file.name: file.read_bytes() for file in bundle.iterdir()} == before

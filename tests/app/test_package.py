@@ -89,9 +89,8 @@ def test_the_wheel_holds_the_code_and_the_files_it_reads_and_nothing_else(wheel)
     recipes = {path.relative_to(ROOT).as_posix() for path in (ROOT / "recipes").glob("*.yaml")}
     about = f"longtail-{longtail.__version__}"
     shared = {f"{about}.data/data/share/longtail/{name}" for name in {*SHARED, *recipes}}
-    assert {name for name in names if not name.startswith(f"{about}.dist-info/")} == code | shared | {
-        "longtail/py.typed"
-    }
+    types = {"longtail/__init__.pyi", "longtail/py.typed"}
+    assert {name for name in names if not name.startswith(f"{about}.dist-info/")} == code | shared | types
 
 
 def test_the_wheel_says_what_it_is(wheel):
