@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from longtail.bundles import write_bundle
+from longtail.bundling import write_bundle
 from longtail.cli import main
 from longtail.explain import LEAST, NAMED, explain, reader, without, words_of
 from longtail.models import Model

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 import longtail
-from longtail.bundles import write_bundle
+from longtail.bundling import write_bundle
 from testing.service import TOKEN, Service, running
 
 LOCKED = {"authorization": f"Bearer {TOKEN}"}

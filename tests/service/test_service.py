@@ -430,7 +430,7 @@ def test_a_stop_finishes_what_is_running(tiny_bundle, tmp_path, expected):
 @pytest.mark.parametrize("how", ["by its files", "by a signal"])
 def test_a_new_bundle_is_taken_over_without_a_dropped_request(tiny_bundle, own_bundle, tmp_path, expected, how):
     """The new bundle is another one by its hash, and gives the same labels, so that every answer can be checked."""
-    from longtail.bundles import write_bundle
+    from longtail.bundling import write_bundle
 
     other = longtail.load(tiny_bundle).place
     with running(tmp_path / "log", "--bundle", own_bundle, "--workers", 2) as service:
