@@ -13,6 +13,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from longtail import explain as explaining
 from longtail.bundling import write_bundle
 from longtail.changes import Vectors, Wanted, changed, check_text, checked_ids, checked_labels, wanted_by
 from longtail.journal import ADD, REMOVE, RENAME, UNDO, Entry, Journal
@@ -100,6 +101,12 @@ class Model:
     def embed(self, texts: str | Sequence[str]) -> np.ndarray:
         """(n, D) float32: a vector of length one per text; zero where a text has no token."""
         return self._system.embed(as_texts([texts] if isinstance(texts, str) else texts))
+
+    def explain(self, text: str, labels: Sequence[str] | None = None, k: int = 5) -> list[explaining.Explanation]:
+        """Why the text gets the labels of these ids, or its k best: words that weigh, parts of the score, documents."""
+        system, documents = self._system, self.documents
+        reader = explaining.reader(documents) if documents else None
+        return explaining.explain(system, as_texts([text])[0], labels, as_count(k), reader)
 
     def known(self, texts: Sequence[str]) -> list[bool]:
         """Whether any word of each text is known; where none is, `predict` answers with the most frequent labels."""

@@ -34,14 +34,12 @@ def explain(
     For each label: the parts of its score, the words that speak for and against it, each with what the score falls by
     when the word is taken out of the text, and the nearest training documents that have the label.
     """
-    from longtail import explain as explaining
     from longtail.models import Model
     from longtail.places import Bundle, Run
 
     model = Model(Bundle(bundle) if bundle else Run(data, PIPELINES[pipeline]))
     text = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    documents = explaining.reader(model.documents) if model.documents else None
-    found = explaining.explain(model.system, text, labels or None, k, documents)
+    found = model.explain(text, labels or None, k)
     if as_json:
         lines = [json.dumps(dataclasses.asdict(one), ensure_ascii=False) for one in found]
     else:

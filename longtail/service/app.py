@@ -7,7 +7,7 @@ import os
 import platform
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
 from http import HTTPStatus
 from typing import Annotated, Any
@@ -22,9 +22,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from longtail import __version__
-from longtail.explain import explain
 from longtail.models import Model, cutoff
-from longtail.places import Documents
 from longtail.service import metrics, pages, results, schemas
 from longtail.service.answers import Refusal, as_json
 from longtail.service.asking import Ranking
@@ -34,7 +32,6 @@ from longtail.service.settings import Settings
 from longtail.service.tokens import check_token
 from longtail.service.watching import Watched
 from xcutils.core.errors import UserError
-from xcutils.core.ragged import to_strings
 
 log = logging.getLogger("longtail.service")
 
@@ -189,15 +186,9 @@ def explained(watched: Watched, text: str, labels: list[str] | None, k: int) -> 
     """The explanations as they are sent; of a model whose files are replaced meanwhile, by the new one."""
     while True:
         model = watched.model
-        kept = model.documents
-        found = [asdict(one) for one in explain(model.system, text, labels, k, reader(kept) if kept else None)]
+        found = [asdict(one) for one in model.explain(text, labels, k)]
         if watched.unchanged() or not watched.look():
             return found
-
-
-def reader(documents: Documents) -> Callable[[Sequence[int]], list[tuple[str, str]]]:
-    """Rows of documents -> their ids and texts."""
-    return lambda rows: list(zip(to_strings(documents.ids, rows), to_strings(documents.texts, rows)))
 
 
 def add_labels(app: FastAPI, service: Service, bodies: schemas.Bodies) -> None:
