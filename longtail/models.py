@@ -19,7 +19,7 @@ from longtail.changes import Vectors, Wanted, changed, check_text, checked_ids, 
 from longtail.journal import ADD, REMOVE, RENAME, UNDO, Entry, Journal
 from longtail.places import Documents, Place, find_place
 from longtail.serving import System
-from longtail.views import LabelInfo, LabelsView
+from longtail.views import LabelInfo, LabelsView, check_count
 from xcutils.core.errors import UserError
 from xcutils.core.ragged import Ragged, concatenate, from_strings
 from xcutils.rank.calibration import Cutoffs
@@ -89,7 +89,7 @@ class Model:
         if isinstance(texts, str):
             return self.predict([texts], k, threshold, precision, among)[0]
         system = self._system
-        checked_texts, k = as_texts(texts), as_count(k)
+        checked_texts, k = as_texts(texts), as_count(k, system)
         least = cutoff(system, threshold, precision)
         allowed = None if among is None else np.array(sorted({system.place(id) for id in among}), dtype=np.int64)
         _, ids, scores = system.rank(checked_texts, k, allowed)
@@ -106,7 +106,7 @@ class Model:
         """Why the text gets the labels of these ids, or its k best: words that weigh, parts of the score, documents."""
         system, documents = self._system, self.documents
         reader = explaining.reader(documents) if documents else None
-        return explaining.explain(system, as_texts([text])[0], labels, as_count(k), reader)
+        return explaining.explain(system, as_texts([text])[0], labels, as_count(k, system), reader)
 
     def known(self, texts: Sequence[str]) -> list[bool]:
         """Whether any word of each text is known; where none is, `predict` answers with the most frequent labels."""
@@ -264,10 +264,9 @@ def as_texts(texts: Sequence[str]) -> list[str]:
     return [text.encode("utf-8", "replace").decode("utf-8") for text in found]
 
 
-def as_count(k: int) -> int:
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-        raise UserError(f"k is {k!r}; it must be a whole number of at least 1.")
-    return int(k)
+def as_count(k: int, system: System) -> int:
+    """How many labels are looked for: k, and no more than there are."""
+    return min(check_count(k, "k"), max(1, system.count))
 
 
 def cutoff(system: System, threshold: float | str | None, precision: float | None) -> float:

@@ -100,6 +100,14 @@ def test_labels_are_looked_up_and_searched(model, tiny_run):
     assert found[0].docs >= found[1].docs and model.labels.search("nothing like it") == []
 
 
+def test_more_labels_than_there_are_may_be_asked_for(model):
+    for among in (None, [label_id(3), label_id(17)]):
+        assert model.predict(TEXTS, k=10**9, among=among) == model.predict(TEXTS, k=len(LABELS), among=among)
+    assert model.predict(TEXTS[0], k=10**30) == model.predict(TEXTS[0], k=40)
+    assert len(model.explain("red box", k=10**9)) == len(LABELS)
+    assert len(model.labels.neighbours(label_id(3), k=10**9)) == len(LABELS) - 1
+
+
 def test_neighbours_are_near_and_not_the_label_itself(model):
     near = model.labels.neighbours(label_id(3), k=5)
     assert len(near) == 5 and label_id(3) not in [label.id for label in near]
