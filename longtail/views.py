@@ -48,7 +48,7 @@ class LabelsView:
 
     def get(self, id: str) -> LabelInfo:
         """The label of this id."""
-        return self._info(self._system.place(id))
+        return self._info(self._place(id))
 
     def search(self, query: str, limit: int = 20) -> list[LabelInfo]:
         """Labels whose id or text holds every word of the query, the likeliest first.
@@ -74,7 +74,7 @@ class LabelsView:
     def neighbours(self, id: str, k: int = 10) -> list[LabelInfo]:
         """The k labels whose vectors point most nearly where this label's does, nearest first."""
         system = self._system
-        model, place = system.model, system.place(id)
+        model, place = system.model, self._place(id)
         k = min(check_count(k, "k"), system.count)
         dim = model.settings.docs["dim"]
         own = model.labels.take(np.array([place])).copy()
@@ -85,6 +85,11 @@ class LabelsView:
         lengths = np.linalg.norm(vectors, axis=1)
         cosines = vectors @ own[0, :dim] / np.where(lengths > 0, lengths, 1)
         return [self._info(label) for label in others[np.argsort(-cosines, kind="stable")[:k]].tolist()]
+
+    def _place(self, id: str) -> int:
+        if not isinstance(id, str):
+            raise UserError(f"the id of a label is {id!r}: give a string.")
+        return self._system.place(id)
 
     def _info(self, place: int) -> LabelInfo:
         return LabelInfo(*self._system.named(place), int(self._system.frequency[place]))
