@@ -7,6 +7,7 @@ removed is passed over; a new name is shown in place of the old one.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -91,9 +92,16 @@ def wanted_by(entries: Iterable[Entry], base: System) -> Wanted:
 # --- what may be asked for --------------------------------------------------------------------------------------------
 
 
+def as_items(given: Any, said: str) -> Iterable:
+    """What is given, after a look at whether it is several things and not one text or none; a sentence begins so."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise UserError(f"{said} {'the text ' * isinstance(given, str)}{given!r}: give a list of them.")
+    return given
+
+
 def checked_labels(labels: Iterable, wanted: Wanted, base: System) -> list[dict]:
     """The labels to add as the journal has them: NewLabel, (id, text), (id, text, examples) or a dict each."""
-    found = [_as_label(label) for label in labels]
+    found = [_as_label(label) for label in as_items(labels, "the labels to add are")]
     if not found:
         raise UserError("there is no label to add: give at least one.")
     _refuse_twice([label.id for label in found])
@@ -105,11 +113,12 @@ def checked_labels(labels: Iterable, wanted: Wanted, base: System) -> list[dict]
 
 def checked_ids(ids: Iterable[str], wanted: Wanted, base: System) -> list[str]:
     """The ids of labels that are there."""
-    if isinstance(ids, str):
-        raise UserError(f"the ids are the text {ids!r}: give a list of them.")
-    found = list(ids)
+    found = list(as_items(ids, "the ids are"))
     if not found:
         raise UserError("no label is named: give at least one id.")
+    for id in found:
+        if not isinstance(id, str):
+            raise UserError(f"the id of a label is {id!r}: give a string.")
     _refuse_twice(found)
     missing = [id for id in found if not wanted.has(id, base)]
     if missing:
@@ -143,13 +152,15 @@ def _examples(given) -> tuple:
 
 
 def check_text(text, name: str, id: str) -> None:
-    """Refuse what is no text."""
+    """Refuse what is no text, and a label's text that nobody could read."""
     if not isinstance(text, str):
         raise UserError(f"the {name} of the label {id!r} is {text!r}: give a string.")
     try:
         text.encode()
     except UnicodeEncodeError:
         raise UserError(f"the {name} of the label {id!r} is no Unicode text ({text!r}): mend it.") from None
+    if name == "text" and not text.strip():
+        raise UserError(f"the text of the label {id!r} is blank: give it one.")
 
 
 def _refuse_twice(ids: list[str]) -> None:

@@ -257,13 +257,14 @@ def words_of(system: System, text: str) -> list[Word]:
     one word, and punctuation by itself is none.
     """
     encoding = system.tokenizer.encode(text, add_special_tokens=False)
+    ids, offsets = encoding.ids, encoding.offsets  # each is made anew whenever it is asked for
     pieces: dict[int | None, list[int]] = {}
     for token, place in enumerate(encoding.word_ids):
         pieces.setdefault(place, []).append(token)
     found: list[tuple[int, int, bool, bool]] = []  # start, end, known, read
     for tokens in pieces.values():
-        start, end = (f(encoding.offsets[token][side] for token in tokens) for side, f in enumerate((min, max)))
-        known = any(encoding.ids[token] != system.unknown for token in tokens)
+        start, end = (f(offsets[token][side] for token in tokens) for side, f in enumerate((min, max)))
+        known = any(ids[token] != system.unknown for token in tokens)
         read = tokens[0] < system.model.settings.max_tokens - 2
         found += [(*place, known, read) for place in _pieces(text, start, end)]
     words: dict[str, Word] = {}

@@ -5,8 +5,9 @@ model.predict("a text", k=5)
 """
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -15,11 +16,11 @@ import numpy as np
 
 from longtail import explain as explaining
 from longtail.bundling import write_bundle
-from longtail.changes import Vectors, Wanted, changed, check_text, checked_ids, checked_labels, wanted_by
+from longtail.changes import Vectors, Wanted, as_items, changed, check_text, checked_ids, checked_labels, wanted_by
 from longtail.journal import ADD, REMOVE, RENAME, UNDO, Entry, Journal
 from longtail.places import Documents, Place, find_place
 from longtail.serving import System
-from longtail.views import LabelInfo, LabelsView
+from longtail.views import LabelInfo, LabelsView, check_count
 from xcutils.core.errors import UserError
 from xcutils.core.ragged import Ragged, concatenate, from_strings
 from xcutils.rank.calibration import Cutoffs
@@ -39,17 +40,28 @@ class Label:
     probability: float
 
 
+class Replaced(UserError):
+    """The files in the model's folder are not those that it was read from."""
+
+
 class Model:
     """A finished run or a bundle, ready to answer.
 
     One `System` holds all that an answer depends on. A change of the labels makes a new one and puts it in the old
     one's place at once, so that an answer is from before the change or from after it.
+
+    What a model says is of the files that it was read from. When others are put in their place it answers as before,
+    and changes no labels: the journal is then another model's.
     """
 
     def __init__(self, place: Place, check: bool = True):
         """check  compare each file's hash with what was written"""
         self.place = place
-        self._base = self._system = place.load(check)
+        self._hash = ""
+        while (now := place.hash()) != self._hash or not now:  # again if the files are replaced meanwhile
+            self._base = self._system = place.load(check)
+            self._info, self._documents = place.info(), place.documents()
+            self._hash = now
         self._changing = threading.Lock()
         self._fit: StandIn | None = None
         self._vectors: Vectors | None = None
@@ -89,9 +101,11 @@ class Model:
         if isinstance(texts, str):
             return self.predict([texts], k, threshold, precision, among)[0]
         system = self._system
-        checked_texts, k = as_texts(texts), as_count(k)
+        checked_texts, k = as_texts(texts), as_count(k, system)
         least = cutoff(system, threshold, precision)
-        allowed = None if among is None else np.array(sorted({system.place(id) for id in among}), dtype=np.int64)
+        allowed = None
+        if among is not None:
+            allowed = np.array(sorted({system.place(id) for id in as_ids(among, "among")}), dtype=np.int64)
         _, ids, scores = system.rank(checked_texts, k, allowed)
         return [
             [Label(*system.named(i), score) for i, score in zip(*row) if i >= 0 and score >= least]
@@ -106,7 +120,8 @@ class Model:
         """Why the text gets the labels of these ids, or its k best: words that weigh, parts of the score, documents."""
         system, documents = self._system, self.documents
         reader = explaining.reader(documents) if documents else None
-        return explaining.explain(system, as_texts([text])[0], labels, as_count(k), reader)
+        chosen = None if labels is None else as_ids(labels, "labels")
+        return explaining.explain(system, as_texts([text])[0], chosen, as_count(k, system), reader)
 
     def known(self, texts: Sequence[str]) -> list[bool]:
         """Whether any word of each text is known; where none is, `predict` answers with the most frequent labels."""
@@ -126,7 +141,7 @@ class Model:
     @property
     def info(self) -> dict:
         """What the model is: version, hash, pipeline, dataset, data, metrics, parameters, created."""
-        return self.place.info()
+        return deepcopy(self._info)
 
     @property
     def documents(self) -> Documents | None:
@@ -134,7 +149,7 @@ class Model:
 
         Example documents of added labels come last, without an id.
         """
-        found, more = self.place.documents(), self._system.examples
+        found, more = self._documents, self._system.examples
         if found is None or not more:
             return found
         return Documents(
@@ -163,6 +178,8 @@ class Model:
         """Give labels, by their ids, another text; one that was added is scored by its new text."""
 
         def checked(wanted: Wanted) -> dict[str, str]:
+            if not isinstance(texts, Mapping):
+                raise UserError(f"the new texts are {texts!r}: give a dict of them by the labels' ids.")
             for id in checked_ids(list(texts), wanted, self._base):
                 check_text(texts[id], "text", id)
             return dict(texts)
@@ -171,11 +188,10 @@ class Model:
 
     def undo(self) -> str:
         """Undo the last change that holds; what it was, in words."""
-        with self._changing, self.place.journal().locked():
-            journal = self.place.journal()
+        self._refuse_none(self.place.journal().effective())
+        with self._writing() as journal:
             entries = journal.effective()
-            if not entries:
-                raise UserError("there is no change of labels to undo.")
+            self._refuse_none(entries)
             wanted = wanted_by(entries[:-1], self._base)
             self._commit(journal, UNDO, entries[-1].number, wanted)
             return entries[-1].said()
@@ -194,16 +210,32 @@ class Model:
         if not self.is_behind:
             return False
         with self._changing:
-            self._follow()
-        return True
+            return self._follow()
+
+    @contextmanager
+    def _writing(self) -> Iterator[Journal]:
+        """The journal, which nobody else writes to within the block."""
+        self._refuse_others()  # first: the lock is a file, too
+        with self._changing, self.place.journal().locked():
+            self._refuse_others()
+            yield self.place.journal()
+
+    def _refuse_others(self) -> None:
+        """Refuse if the files are not those that the model was read from."""
+        if self.place.hash() != self._hash:
+            raise Replaced(f"the files of the model in {self.place.folder} were replaced: load it again.")
+
+    @staticmethod
+    def _refuse_none(entries: list[Entry]) -> None:
+        if not entries:
+            raise UserError("there is no change of labels to undo.")
 
     def _change(self, kind: str, checked: Callable[[Wanted], Any]) -> None:
         """Write a change and put it in force.
 
         checked  what the labels are -> the change as the journal has it; it refuses what cannot be done
         """
-        with self._changing, self.place.journal().locked():
-            journal = self.place.journal()
+        with self._writing() as journal:
             wanted = wanted_by(journal.effective(), self._base)
             what = checked(wanted)
             wanted.apply(kind, what, self._base)
@@ -217,29 +249,39 @@ class Model:
         self._system = system
         if self._vectors is not None:
             with suppress(UserError, OSError):  # the change is made; these are made again where they are missing
-                self._vectors.save(self.place.changes, self.place.hash(), wanted)
+                self._vectors.save(self.place.changes, self._hash, wanted)
 
-    def _follow(self) -> None:
-        """Answer by what the journal says."""
+    def _follow(self) -> bool:
+        """Answer by what the journal says; False where it is another model's, and the labels are left as they are."""
         journal = self.place.journal()
-        stamp = journal.stamp
-        self._system = self._with(wanted_by(journal.effective(), self._base))
-        self._stamp = stamp
+        stamp, entries = journal.stamp, journal.effective()
+        try:
+            self._refuse_others()
+            system = self._with(wanted_by(entries, self._base))
+        except Replaced:
+            return False
+        self._system, self._stamp = system, stamp
+        return True
 
     def _with(self, wanted: Wanted) -> System:
         """The system with these changes."""
         if not wanted:
             return self._base
-        self._fit = self._fit or self.place.stand_in()
-        self._vectors = self._vectors or Vectors.load(self.place.changes, self._base, self.place.hash())
+        if self._fit is None or self._vectors is None:
+            fit = self.place.stand_in()
+            vectors = Vectors.load(self.place.changes, self._base, self._hash)
+            self._refuse_others()  # both are of the files that were there before this line
+            self._fit, self._vectors = fit, vectors
         return changed(self._base, wanted, self._fit, self._vectors)
 
-    def save(self, folder: str | Path, with_documents: bool = True) -> None:
+    def save(self, folder: str | Path, with_documents: bool = True, keep_changes: bool = False) -> None:
         """Write a bundle, with the changes of labels; written whole or not at all.
 
         with_documents  ids and texts of the training documents go with it
+        keep_changes    a bundle that is replaced hands its changes of labels on to this one
         """
-        write_bundle(self.place, Path(folder), with_documents=with_documents)
+        self._refuse_others()
+        write_bundle(self.place, Path(folder), with_documents=with_documents, keep_changes=keep_changes)
 
     def __repr__(self) -> str:
         return f"<longtail.Model {self.place.folder} with {len(self.labels):,} labels>"
@@ -257,17 +299,25 @@ def load(path: str | Path = ".", pipeline: str = "", check: bool = True) -> Mode
 
 def as_texts(texts: Sequence[str]) -> list[str]:
     """The texts as a list, after a look at whether they are texts; what is no Unicode is replaced."""
-    found = list(texts)
+    found = list(as_items(texts, "the texts are"))
     for text in found:
         if not isinstance(text, str):
             raise UserError(f"a text is {text!r}, of type {type(text).__name__}: give strings.")
     return [text.encode("utf-8", "replace").decode("utf-8") for text in found]
 
 
-def as_count(k: int) -> int:
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-        raise UserError(f"k is {k!r}; it must be a whole number of at least 1.")
-    return int(k)
+def as_ids(ids: Iterable[str], name: str) -> list[str]:
+    """The ids as a list, after a look at whether they are ids and not a single one."""
+    found = list(as_items(ids, f"the ids of {name} are"))
+    for id in found:
+        if not isinstance(id, str):
+            raise UserError(f"an id of {name} is {id!r}, of type {type(id).__name__}: give strings.")
+    return found
+
+
+def as_count(k: int, system: System) -> int:
+    """How many labels are looked for: k, and no more than there are."""
+    return min(check_count(k, "k"), max(1, system.count))
 
 
 def cutoff(system: System, threshold: float | str | None, precision: float | None) -> float:

@@ -49,7 +49,7 @@ class Place(Protocol):
         """The folder of the changes of its labels."""
 
     def hash(self) -> str:
-        """What tells this model from every other."""
+        """What tells this model from every other; empty where no whole one is there."""
 
     def load(self, check: bool = True) -> System:
         """What answers, without the changes of its labels."""
@@ -89,7 +89,7 @@ class Run:
         return self.pipeline.data(self.data) / CHANGES
 
     def hash(self) -> str:
-        return artifacts.fingerprint(self.folder)
+        return _hash(self.folder)
 
     def load(self, check: bool = True) -> System:
         return load_system(self.data, self.pipeline)
@@ -99,8 +99,8 @@ class Run:
 
     def stand_in(self) -> StandIn:
         """Fitted when it is asked for first, and kept beside the journal."""
-        kept = _json(self.changes / STAND_IN) or {}
-        if kept.get("model") == self.hash():
+        kept, model = _json(self.changes / STAND_IN) or {}, self.hash()
+        if kept.get("model") == model:
             return StandIn.of(kept["fit"])
         from longtail.standins import fit_stand_in  # torch: only where there is something to fit
 
@@ -108,7 +108,7 @@ class Run:
         fit = fit_stand_in(self.data / "prepare", [made / stage for stage in self.pipeline.searched], self.folder)
         fit = fit or StandIn.unfitted(Fusion(**artifacts.load_json(self.folder, "fusion.json")))
         if self.changes.is_dir():
-            artifacts.replace_json(self.changes / STAND_IN, {"model": self.hash(), "fit": fit.as_dict()})
+            artifacts.replace_json(self.changes / STAND_IN, {"model": model, "fit": fit.as_dict()})
         return fit
 
     def info(self) -> dict:
@@ -157,7 +157,7 @@ class Bundle:
         return self.folder / CHANGES
 
     def hash(self) -> str:
-        return artifacts.fingerprint(self.folder)
+        return _hash(self.folder)
 
     def load(self, check: bool = True) -> System:
         check_bundle(self.folder, check)
@@ -195,6 +195,14 @@ def find_place(path: Path, pipeline: str = "") -> Place:
         if model_of(data, chosen).is_dir():
             return Run(data, chosen)
     raise UserError(f"{path} is neither a bundle nor a folder in which `{chosen.command}` has run: check the path.")
+
+
+def _hash(folder: Path) -> str:
+    """The fingerprint of the folder; empty where it is not finished, or is being replaced."""
+    try:
+        return artifacts.fingerprint(folder)
+    except OSError:
+        return ""
 
 
 def _json(file: Path) -> dict | None:

@@ -12,6 +12,13 @@ from xcutils.rank.served import search
 FAR = 4  # labels that are looked at for one neighbour
 
 
+def check_count(count: int, name: str) -> int:
+    """The number, after a look at whether it is a whole one of at least 1."""
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
+        raise UserError(f"{name} is {count!r}; it must be a whole number of at least 1.")
+    return int(count)
+
+
 @dataclass(frozen=True)
 class LabelInfo:
     """A label that can be predicted.
@@ -37,19 +44,20 @@ class LabelsView:
         return (self._info(place) for place in self._system.alive.tolist())
 
     def __contains__(self, id: object) -> bool:
-        return id in self._system.places
+        return isinstance(id, str) and id in self._system.places
 
     def get(self, id: str) -> LabelInfo:
         """The label of this id."""
-        return self._info(self._system.place(id))
+        return self._info(self._place(id))
 
     def search(self, query: str, limit: int = 20) -> list[LabelInfo]:
         """Labels whose id or text holds every word of the query, the likeliest first.
 
         That is: the very id or text, then texts that begin with the query, then the others, each by frequency.
         """
-        if limit < 1:
-            raise UserError(f"limit is {limit}; it must be a whole number of at least 1.")
+        if not isinstance(query, str):
+            raise UserError(f"the query is {query!r}: give words of the label's text, or its id.")
+        limit = check_count(limit, "limit")
         wanted = " ".join(query.lower().split())
         words = wanted.split()
         system = self._system
@@ -66,7 +74,8 @@ class LabelsView:
     def neighbours(self, id: str, k: int = 10) -> list[LabelInfo]:
         """The k labels whose vectors point most nearly where this label's does, nearest first."""
         system = self._system
-        model, place = system.model, system.place(id)
+        model, place = system.model, self._place(id)
+        k = min(check_count(k, "k"), system.count)
         dim = model.settings.docs["dim"]
         own = model.labels.take(np.array([place])).copy()
         own[:, dim:] = 0  # what does not depend on the document
@@ -76,6 +85,11 @@ class LabelsView:
         lengths = np.linalg.norm(vectors, axis=1)
         cosines = vectors @ own[0, :dim] / np.where(lengths > 0, lengths, 1)
         return [self._info(label) for label in others[np.argsort(-cosines, kind="stable")[:k]].tolist()]
+
+    def _place(self, id: str) -> int:
+        if not isinstance(id, str):
+            raise UserError(f"the id of a label is {id!r}: give a string.")
+        return self._system.place(id)
 
     def _info(self, place: int) -> LabelInfo:
         return LabelInfo(*self._system.named(place), int(self._system.frequency[place]))

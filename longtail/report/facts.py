@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from longtail import files
+from longtail.places import Run as PlacedRun
 from longtail.recipes import flat
 from stages import made, timing_of
 from xcutils.core import artifacts
 from xcutils.core.errors import UserError
-from xcutils.core.params import read
+from xcutils.core.params import AUTO, read
 from xcutils.core.pipelines import MODULAR, Pipeline
 
 Rows = list[dict[str, str]]
@@ -31,6 +32,7 @@ class Run:
 
     metrics  row -> {metric: percent};  facts  what else metrics.json holds
     curves   stage -> its rows by epoch
+    params   name -> the value that the run had;  since  (name, that value, the one that stands in the file now)
     """
 
     pipeline: Pipeline
@@ -44,6 +46,7 @@ class Run:
     reliability: Rows
     cutoffs: dict[str, list[float]]
     params: dict[str, object]
+    since: list[tuple[str, object, object]]
     taken: list[Taken]
 
 
@@ -56,6 +59,7 @@ def load_run(data: Path, pipeline: Pipeline) -> Run:
     rows = rows_of(tree)
     if not rows or not isinstance(tree.get("probabilities"), dict):
         raise UserError(f"{metrics} holds no metrics of this version: run `{pipeline.command}` to make it again.")
+    params, since = parameters(data, pipeline)
     curves = {stage: load_rows(own / stage / "curve-choose.csv") for stage in pipeline.stages}
     return Run(
         pipeline=pipeline,
@@ -68,7 +72,8 @@ def load_run(data: Path, pipeline: Pipeline) -> Run:
         labels=load_rows(score / "labels.csv"),
         reliability=load_rows(score / "reliability.csv"),
         cutoffs=artifacts.load_json(own / "index", "cutoffs.json"),
-        params=parameters(data, pipeline),
+        params=params,
+        since=since,
         taken=[taken(data, *stage) for stage in stages_of(pipeline)],
     )
 
@@ -86,10 +91,34 @@ def load_rows(file: Path) -> Rows:
         return list(csv.DictReader(lines))
 
 
-def parameters(data: Path, pipeline: Pipeline) -> dict[str, object]:
-    """name -> value of the parameter file, sections before a dot."""
+def parameters(data: Path, pipeline: Pipeline) -> tuple[dict[str, object], list[tuple[str, object, object]]]:
+    """(name -> the value that the run had, sections before a dot; (name, that value, the file's) where they differ).
+
+    dvc.lock says what stood in the parameter file when a stage ran. Of a stage that ran without DVC the manifest says
+    what it ran with, which is the same but for `auto`: there the manifest has the number that the rule chose.
+    """
     own = data.parent / pipeline.params
-    return flat(read(own if own.is_file() else files.find(str(pipeline.params))))
+    now = flat(read(own if own.is_file() else files.find(str(pipeline.params))))
+    locked, written = locked_values(data, pipeline), PlacedRun(data, pipeline).parameters()
+    ran: dict[str, object] = {}
+    for stage in pipeline.stages:
+        if stage in locked:
+            ran |= locked[stage]
+        else:
+            names = {name if name in now else f"{stage}.{name}": v for name, v in flat(written.get(stage, {})).items()}
+            ran |= {name: v for name, v in names.items() if now.get(name, AUTO) != AUTO}
+    return now | ran, [(name, v, now.get(name)) for name, v in ran.items() if name not in now or now[name] != v]
+
+
+def locked_values(data: Path, pipeline: Pipeline) -> dict[str, dict[str, object]]:
+    """stage -> name -> the value in the parameter file when DVC ran the stage; empty where there is no dvc.lock."""
+    file = data.parent / pipeline.folder / "dvc.lock"
+    stages = read(file).get("stages", {}) if file.is_file() else {}
+    return {
+        stage: {name: v for tree in facts["params"].values() for name, v in flat(tree).items()}
+        for stage, facts in stages.items()
+        if "params" in facts
+    }
 
 
 def stages_of(pipeline: Pipeline) -> list[tuple[str, Pipeline]]:

@@ -289,7 +289,17 @@ def mistake(one: Mistake) -> str:
 def parameters(run: Run, compared: Compared | None) -> str:
     """What differs from another run, and all values."""
     every = table(["parameter", "value"], [[name, _value(value)] for name, value in run.params.items()])
-    return f"{differing(run, compared)}<details><summary>All {len(run.params)} parameters</summary>{every}</details>"
+    every = f"<details><summary>All {len(run.params)} parameters</summary>{every}</details>"
+    return f"{since(run)}{differing(run, compared)}{every}"
+
+
+def since(run: Run) -> str:
+    """What stands otherwise in the parameter file by now; nothing where it is the run's."""
+    if not run.since:
+        return ""
+    rows = [[name, _value(ran), _value(now)] for name, ran, now in run.since]
+    said = f"{run.pipeline.params.as_posix()} has been changed since the run, whose own values are shown here:"
+    return f"<p>{escape(said)}</p>" + table(["parameter", "the run", "the file now"], rows)
 
 
 def differing(run: Run, compared: Compared | None) -> str:

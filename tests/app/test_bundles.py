@@ -5,13 +5,14 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
 
 import longtail
-from longtail import bundles
+from longtail import bundles, bundling
 from longtail.bundles import size_of
 from longtail.bundling import write_bundle
 from longtail.cli import main
@@ -37,7 +38,8 @@ def test_a_bundle_holds_no_pickle_and_names_every_file(tiny_bundle):
     manifest = json.loads((tiny_bundle / "manifest.json").read_text())
     names = {file.name for file in tiny_bundle.iterdir()}
     assert names == {*manifest["files"], "manifest.json"} and {"README.md", "standin.json", "metrics.json"} <= names
-    assert {Path(name).suffix for name in names} <= {".json", ".jsonl", ".npy", ".hnsw", ".md", ".safetensors"}
+    kinds = {".csv", ".json", ".jsonl", ".npy", ".hnsw", ".md", ".safetensors"}
+    assert {Path(name).suffix for name in names} <= kinds
     assert manifest["parameters"] == {"bundle": bundles.BUNDLE} and "torch" in manifest["libraries"]
     assert manifest["files"]["ids.offsets.npy"]["arrays"] == {"": ["int64", 41]}
 
@@ -178,6 +180,90 @@ def test_another_folder_and_a_bundle_with_changes_are_not_written_over(tiny_run,
     longtail.load(bundle).add_labels([("new", "small red box")])
     with pytest.raises(UserError, match="labels were changed, which would be lost"):
         write_bundle(place, bundle)
+
+
+def said(bundle: Path) -> list[str]:
+    return [entry.said() for entry in longtail.load(bundle).changes()]
+
+
+def test_a_bundle_that_is_served_is_replaced_and_keeps_its_changes(tiny_run, bundle):
+    served = longtail.load(bundle)
+    served.add_labels([("new", "small red box", ["small red box flat"])])
+    served.remove_labels(["flat-red-box"])
+    served.undo()
+    before = served.predict(TEXTS, k=50)
+    refused = invoke(tiny_run, main, ["bundle", bundle])
+    assert refused.exit_code == 1 and "--keep-changes" in refused.stderr and said(bundle)[0] == "added new"
+    result = invoke(tiny_run, main, ["bundle", bundle, "--keep-changes", "--no-documents"])
+    assert result.exit_code == 0, result.stderr
+    again = longtail.load(bundle)
+    assert again.documents is None and again.predict(TEXTS, k=50) == before and not (bundle / "changes").exists()
+    assert said(bundle) == ["added new", "removed flat-red-box", "undid 2"] and again.undo() == "added new"
+    with pytest.raises(UserError, match="labels were changed, which would be lost"):
+        write_bundle(find_place(tiny_run), bundle)  # changes that were kept once are as dear as before
+
+
+def test_changes_of_both_sides_are_joined(bundle, tmp_path):
+    model = longtail.load(bundle)
+    model.add_labels([("first", "red")])
+    model.add_labels([("second", "green")])
+    model.save(tmp_path / "served")
+    served = longtail.load(tmp_path / "served")
+    assert served.undo() == "added second"  # a change that both have
+    served.add_labels([("third", "blue")])
+    served.remove_labels(["first"])
+    served.undo()
+    model.rename_labels({"first": "small red"})
+    model.save(tmp_path / "served", keep_changes=True)
+    found = longtail.load(tmp_path / "served")
+    assert {"first", "third"} <= {label.id for label in found.labels} and "second" not in found.labels
+    assert found.labels.get("first").text == "small red"
+    assert said(tmp_path / "served")[2:] == ["renamed first", "undid 2", "added third"]
+    found.save(tmp_path / "served", keep_changes=True)  # onto itself: nothing is there twice
+    assert len(said(tmp_path / "served")) == 5
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_change_that_is_made_just_before_the_swap_is_kept_or_refuses_it(tiny_run, bundle, monkeypatch, keep):
+    served = longtail.load(bundle)
+    written = bundling.card
+
+    def changed_meanwhile(*given):
+        served.add_labels([("late", "small red box")])
+        return written(*given)
+
+    monkeypatch.setattr("longtail.bundling.card", changed_meanwhile)
+    if keep:
+        write_bundle(find_place(tiny_run), bundle, keep_changes=True)
+    else:
+        with pytest.raises(UserError, match="labels were changed, which would be lost"):
+            write_bundle(find_place(tiny_run), bundle)
+    assert said(bundle) == ["added late"] and "late" in longtail.load(bundle).labels
+
+
+def test_nobody_changes_labels_while_the_folders_are_swapped(tiny_run, bundle, monkeypatch):
+    """A change that comes then waits for the new bundle, and is refused as the labels are another model's."""
+    served, swap, outcome = longtail.load(bundle), os.replace, []
+
+    def change() -> None:
+        try:
+            served.add_labels([("late", "small red box")])
+        except UserError as error:
+            outcome.append(str(error))
+
+    writer = threading.Thread(target=change)
+
+    def slowly(source, target):
+        if not writer.ident:
+            writer.start()
+            writer.join(0.3)
+            assert writer.is_alive() and not outcome  # it waits for the lock
+        swap(source, target)
+
+    monkeypatch.setattr("xcutils.core.artifacts.os.replace", slowly)
+    write_bundle(find_place(tiny_run), bundle, with_documents=False)
+    writer.join(30)
+    assert outcome and "load it again" in outcome[0] and said(bundle) == []
 
 
 def test_a_bundle_that_could_not_be_written_leaves_the_old_one(tiny_run, bundle, monkeypatch):

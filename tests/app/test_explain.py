@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import json
+from collections import Counter
 from functools import lru_cache
 
 import numpy as np
@@ -174,6 +175,32 @@ def test_the_places_of_a_word_are_all_it_has(system):
 def test_words_beyond_what_the_model_reads_are_not_asked_about(system):
     text = " ".join(["red"] * 40 + ["jar"])
     assert [word.text for word in words_of(system, text)] == ["red"]
+
+
+class Read:
+    """An encoding that counts how often each of its lists is made."""
+
+    def __init__(self, encoding):
+        self.encoding, self.reads = encoding, Counter()
+
+    def __getattr__(self, name: str):
+        self.reads[name] += 1
+        return getattr(self.encoding, name)
+
+
+def test_a_long_text_is_read_once(system):
+    seen = []
+
+    class Counted:
+        def encode(self, *given, **options):
+            seen.append(Read(system.tokenizer.encode(*given, **options)))
+            return seen[-1]
+
+    text = "red " * 4_000 + "jar red" + " lid" * 1_000
+    (word,) = words_of(dataclasses.replace(system, tokenizer=Counted()), text)
+    assert len(text) == 20_007 and word.text == "red" and len(word.places) == 4_001
+    assert [read.reads for read in seen] == [{"ids": 1, "offsets": 1, "word_ids": 1}]
+    assert [why.id for why in explain(system, text, ["small-red-box"])] == ["small-red-box"]
 
 
 def test_a_word_in_pieces_is_one_word(system, monkeypatch):

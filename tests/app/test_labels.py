@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 import longtail
 from longtail import models
+from longtail.bundling import write_bundle
 from longtail.changes import SAME
 from longtail.cli import main
 from longtail.journal import ADD, Journal
@@ -247,11 +249,18 @@ def test_other_models_of_the_same_bundle_take_changes_over(model, bundle):
         (("add_labels", [("a", "x", "one text")]), "the examples of a label are 'one text': give a list"),
         (("add_labels", [("a", "x", [3])]), "the example of the label 'a' is 3"),
         (("add_labels", [("a", "\ud800")]), "is no Unicode text"),
+        (("add_labels", [("a", " \n")]), "the text of the label 'a' is blank: give it one"),
+        (("add_labels", None), "the labels to add are None: give a list of them"),
+        (("add_labels", "ab"), "the labels to add are the text 'ab'"),
         (("remove_labels", []), "no label is named"),
+        (("remove_labels", None), "the ids are None: give a list of them"),
+        (("remove_labels", [["a"]]), r"the id of a label is \['a'\]: give a string"),
         (("remove_labels", "flat-red-box"), "the ids are the text 'flat-red-box'"),
         (("remove_labels", ["a", "b", "c", "d"]), "'a', 'b', 'c' and 1 more are not among the labels"),
         (("rename_labels", {"a": "x"}), "'a' is not among the labels"),
         (("rename_labels", {"flat-red-box": 3}), "the text of the label 'flat-red-box' is 3"),
+        (("rename_labels", {"flat-red-box": ""}), "the text of the label 'flat-red-box' is blank"),
+        (("rename_labels", ["flat-red-box"]), "the new texts are .* give a dict"),
     ],
 )
 def test_what_cannot_be_done_is_refused_and_nothing_is_changed(model, change, sentence):
@@ -262,8 +271,6 @@ def test_what_cannot_be_done_is_refused_and_nothing_is_changed(model, change, se
 
 
 def test_after_a_new_training_the_changes_are_put_on_the_new_model(tiny_run, tmp_path):
-    import shutil
-
     folder = tmp_path / "run"
     shutil.copytree(tiny_run, folder, symlinks=True)
     model = longtail.load(folder)
@@ -383,6 +390,61 @@ def test_a_full_disk_changes_nothing(model, monkeypatch):
     assert model.predict(TEXTS) == before
 
 
+@pytest.fixture
+def replaced(bundle, tiny_bundle) -> longtail.Model:
+    """A model with a label added, in whose place another one with a label of its own has been put since."""
+    model = longtail.load(bundle)
+    model.add_labels([("new", "small red box")])
+    shutil.rmtree(bundle)
+    write_bundle(find_place(tiny_bundle), bundle, with_documents=False)
+    longtail.load(bundle).add_labels([("other", "green lid")])
+    return model
+
+
+def test_a_model_whose_files_were_replaced_changes_no_labels(replaced, bundle):
+    def files() -> dict[Path, bytes]:
+        return {file: file.read_bytes() for file in bundle.rglob("*") if file.is_file()}
+
+    before, answers = files(), replaced.predict(TEXTS, k=50)
+    for change in (
+        lambda: replaced.add_labels([("more", "blue lid")]),
+        lambda: replaced.remove_labels(["new"]),
+        lambda: replaced.rename_labels({"new": "box"}),
+        replaced.undo,
+    ):
+        with pytest.raises(UserError, match="bundle were replaced: load it again"):
+            change()
+    assert replaced.is_behind and not replaced.refresh() and "other" not in replaced.labels
+    assert replaced.predict(TEXTS, k=50) == answers and files() == before
+    assert longtail.load(bundle).undo() == "added other"
+
+
+def test_a_model_whose_files_were_replaced_says_what_it_was_read_from(replaced, bundle, tiny_bundle):
+    assert replaced.info == longtail.load(tiny_bundle).info
+    assert replaced.documents is not None and longtail.load(bundle).documents is None
+    assert replaced.explain("small red box", ["small-red-box"])[0].documents[0].text
+
+
+def test_a_writer_that_waited_looks_again_at_whose_labels_it_changes(bundle, tiny_bundle, monkeypatch):
+    model, locked = longtail.load(bundle), Journal.locked
+
+    def replaced_meanwhile(journal):
+        monkeypatch.setattr(Journal, "locked", locked)
+        write_bundle(find_place(tiny_bundle), bundle, with_documents=False)
+        return locked(journal)
+
+    monkeypatch.setattr(Journal, "locked", replaced_meanwhile)
+    with pytest.raises(UserError, match="load it again"):
+        model.add_labels([("new", "small red box")])
+    assert longtail.load(bundle).changes() == [] and not (bundle / "changes" / "vectors").exists()
+
+
+def test_to_undo_nothing_leaves_nothing_behind(model, bundle):
+    with pytest.raises(UserError, match="no change of labels to undo"):
+        model.undo()
+    assert not (bundle / "changes").exists()
+
+
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
@@ -448,8 +510,6 @@ def test_what_the_command_cannot_do_is_said(xc, bundle, args, sentence):
 
 
 def test_the_labels_of_the_present_run_are_changed_without_touching_what_stages_wrote(tiny_run, tmp_path):
-    import shutil
-
     folder = tmp_path / "run"
     shutil.copytree(tiny_run, folder, symlinks=True)
     index = find_place(folder).hash()

@@ -1,6 +1,7 @@
 """A model in Python: what it answers, what it refuses, and that threads do not disturb each other."""
 
 import json
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -100,6 +101,14 @@ def test_labels_are_looked_up_and_searched(model, tiny_run):
     assert found[0].docs >= found[1].docs and model.labels.search("nothing like it") == []
 
 
+def test_more_labels_than_there_are_may_be_asked_for(model):
+    for among in (None, [label_id(3), label_id(17)]):
+        assert model.predict(TEXTS, k=10**9, among=among) == model.predict(TEXTS, k=len(LABELS), among=among)
+    assert model.predict(TEXTS[0], k=10**30) == model.predict(TEXTS[0], k=40)
+    assert len(model.explain("red box", k=10**9)) == len(LABELS)
+    assert len(model.labels.neighbours(label_id(3), k=10**9)) == len(LABELS) - 1
+
+
 def test_neighbours_are_near_and_not_the_label_itself(model):
     near = model.labels.neighbours(label_id(3), k=5)
     assert len(near) == 5 and label_id(3) not in [label.id for label in near]
@@ -131,11 +140,38 @@ def test_what_a_model_is_stands_in_its_info(model, tiny_run):
         ({"precision": -1}, "precision is -1; it must be a number from 0 to 1."),
         ({"threshold": 0.1, "precision": 0.1}, "threshold and precision both"),
         ({"among": ["no-such"]}, "there is no label 'no-such'"),
+        ({"among": "flat-red-box"}, "the ids of among are the text 'flat-red-box': give a list of them."),
+        ({"among": 5}, "the ids of among are 5: give a list of them."),
+        ({"among": [["flat-red-box"]]}, "an id of among is ['flat-red-box'], of type list: give strings."),
     ],
 )
 def test_what_cannot_be_answered_is_refused_in_a_sentence(model, asked, sentence):
-    with pytest.raises(UserError, match=sentence.replace(".", r"\.")):
+    with pytest.raises(UserError, match=re.escape(sentence)):
         model.predict("small red box", **asked)
+
+
+@pytest.mark.parametrize(
+    "ask, sentence",
+    [
+        (lambda model: model.predict(None), "the texts are None: give a list of them."),
+        (lambda model: model.predict(5), "the texts are 5: give a list of them."),
+        (lambda model: model.known("red"), "the texts are the text 'red': give a list of them."),
+        (lambda model: model.embed(None), "the texts are None"),
+        (lambda model: model.explain(None), "a text is None, of type NoneType"),
+        (lambda model: model.explain("red", labels="flat-red-box"), "the ids of labels are the text 'flat-red-box'"),
+        (lambda model: model.explain("red", labels=[3]), "an id of labels is 3, of type int: give strings."),
+        (lambda model: model.labels.get(["a"]), "the id of a label is ['a']: give a string."),
+        (lambda model: model.labels.search(None), "the query is None: give words of the label's text, or its id."),
+        (lambda model: model.labels.search("red", limit=1.5), "limit is 1.5; it must be a whole number of at least 1."),
+        (lambda model: model.labels.search("red", limit=0), "limit is 0; it must be a whole number"),
+        (lambda model: model.labels.neighbours("flat-red-box", k=-1), "k is -1; it must be a whole number"),
+        (lambda model: model.labels.neighbours("flat-red-box", k=0), "k is 0; it must be a whole number"),
+    ],
+)
+def test_whatever_python_gives_is_answered_or_refused_in_a_sentence(model, ask, sentence):
+    with pytest.raises(UserError, match=re.escape(sentence)):
+        ask(model)
+    assert ["a"] not in model.labels and 3 not in model.labels
 
 
 def test_what_is_no_text_is_refused(model):

@@ -17,7 +17,7 @@ from longtail.cli import main
 from longtail.commands.table import COLUMNS
 from longtail.report import drawing, page
 from longtail.report.compared import compare
-from longtail.report.facts import load_run, taken
+from longtail.report.facts import load_run, parameters, taken
 from longtail.report.mistakes import FEW, REASONS, Doc, find_mistakes, unknown, words
 from longtail.serving import load_system
 from stages import made, timing_of
@@ -200,6 +200,29 @@ def test_the_last_commit_is_compared_with(elsewhere):
     assert set(found.params) == {("K", 7, 12), ("seed", None, 0), ("sown", 3, None)}
     text = assert_alone(page.write(elsewhere, page.Mistakes(1, 1, 0, []), found)).text
     assert "the last commit" in text and "before <b>" in text and "+1.50" in text
+
+
+@pytest.mark.stage
+def test_parameters_are_those_of_the_run_and_not_of_the_file(run, tmp_path):
+    """dvc.lock says them, and without it the manifests do, but for what the file leaves to a rule."""
+    assert run.since == [] and "has been changed since" not in page.parameters(run, None)
+    folder, file = run.pipeline.folder, run.pipeline.params
+    (tmp_path / folder).mkdir(exist_ok=True)
+    (tmp_path / "data").symlink_to(run.data)
+    if folder:
+        (tmp_path / folder / "data").symlink_to(run.pipeline.data(run.data))
+    trains, epochs = f"{run.pipeline.trains}.epochs", run.params[f"{run.pipeline.trains}.epochs"]
+    tree = load_yaml(run.data.parent / file)
+    tree[run.pipeline.trains]["epochs"], tree["index"]["m"] = 77, "auto"
+    (tmp_path / file).write_text(json.dumps(tree))
+    found, since = parameters(tmp_path / "data", run.pipeline)
+    assert since == [(trains, epochs, 77)] and found == run.params | {"index.m": "auto"}
+    shown = page.parameters(dataclasses.replace(run, since=since), None)
+    assert f"{file} has been changed since the run" in shown and "<td>77" in shown
+    lock = {"stages": {run.pipeline.trains: {"params": {file.as_posix(): {run.pipeline.trains: {"epochs": 5}}}}}}
+    (tmp_path / folder / "dvc.lock").write_text(json.dumps(lock))
+    found, since = parameters(tmp_path / "data", run.pipeline)
+    assert found[trains] == 5 and since == [(trains, 5, 77)]
 
 
 @pytest.mark.stage
