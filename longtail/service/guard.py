@@ -84,7 +84,7 @@ class Guard:
     async def _arrived(self, headers: Headers, receive: Receive) -> Receive:
         """`receive` of a request whose body has arrived whole."""
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != JSON:
+        if kind != JSON and _has_body(headers):
             given = f"is {kind!r}" if kind else "is not stated"
             raise Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"the content type {given}: send JSON, as {JSON}.")
         try:
@@ -121,6 +121,11 @@ class Guard:
                 f"the request has {size:,} bytes, more than {self.settings.max_body:,}: send it in parts.",
             )
         return b"".join(parts)
+
+
+def _has_body(headers: Headers) -> bool:
+    """Whether a body follows: a request without one, such as an undo, states no type."""
+    return "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
 
 
 def _route(scope: Scope) -> str:

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 
 import longtail
 from testing.browser import browser, installed
-from testing.service import running
+from testing.service import TOKEN, running
 from testing.tiny import LABELS, label_id
 from tests.service.conftest import LOCKED
 
@@ -267,6 +267,19 @@ def test_the_interface_is_shown_and_can_be_tried(visit):
     expect(details.locator("pre")).to_contain_text('"predictions"')
     found = Axe().run(page)
     assert found.violations_count == 0, found.generate_report()
+
+
+def test_an_undo_is_tried_without_a_body(chromium, own_bundle, tmp_path):
+    longtail.load(own_bundle).add_labels([("new", "round marble")])
+    with running(tmp_path / "log", "--bundle", own_bundle) as service:
+        page = chromium.new_page()
+        page.goto(f"{service.address}/docs")
+        details = page.locator(".path", has_text="/labels/undo").locator("details", has_text="Try it")
+        details.locator("summary").click()
+        details.get_by_label("Token").fill(TOKEN)
+        details.get_by_role("button", name="Send").click()
+        expect(details.locator("pre")).to_contain_text("added new")
+        page.close()
 
 
 @pytest.mark.parametrize("path", ["/", "/docs", "/static/app.js", "/predict", "/nothing"])
