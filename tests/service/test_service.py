@@ -226,6 +226,9 @@ def test_a_request_that_does_not_arrive_is_ended(tiny_run, tmp_path, monkeypatch
 def test_states(client, model):
     assert client.get("/health").json() == {"status": "ok"}
     assert client.get("/ready").json() == {"status": "ready"}
+    for path in ("/", "/health", "/ready"):
+        answer = client.head(path)
+        assert (answer.status_code, answer.content) == (200, b""), path
     version = client.get("/version").json()
     assert version["longtail"] == longtail.__version__
     assert (version["model"], version["labels"]) == (model.info["hash"], len(model.labels))
@@ -335,6 +338,12 @@ def test_a_full_disk_refuses_a_change_and_loses_nothing(own_bundle, tmp_path):
             assert client.post("/labels", json={"labels": [{"id": "small", "text": "small"}]}).status_code == 200
     again = longtail.load(own_bundle)
     assert "new" in again.labels and "small" in again.labels and "large-0" not in again.labels
+
+
+def test_a_label_of_blanks_is_refused(client):
+    blank = {"labels": [{"id": "blank", "text": " \t"}]}
+    refused(client.post("/labels", json=blank, headers=LOCKED), 422, "labels.0.text", "blank")
+    refused(client.patch("/labels", json={"texts": {label_id(0): " "}}, headers=LOCKED), 422, "blank")
 
 
 # --- ends, kills, new models ------------------------------------------------------------------------------------------
