@@ -13,7 +13,6 @@ MOST_EXAMPLES = 100  # of a label
 MOST_EXPLAINED = 20  # labels of a text
 
 
-
 def no_blank(text: str) -> str:
     if not text.strip():
         raise ValueError("a label's text is blank: give it words")
@@ -177,9 +176,7 @@ def within(settings: Settings) -> Bodies:
         labels: list[NewLabel] = Field(min_length=1, max_length=MOST_IDS)
 
     class RenameLabels(Body):
-        texts: dict[Id, LabelText] = Field(
-            min_length=1, max_length=MOST_IDS, description="Id -> the new text."
-        )
+        texts: dict[Id, LabelText] = Field(min_length=1, max_length=MOST_IDS, description="Id -> the new text.")
 
     class RemoveLabels(Body):
         ids: list[Id] = Field(min_length=1, max_length=MOST_IDS)

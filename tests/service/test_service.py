@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 import httpx
+import psutil
 import pytest
 
 import longtail
@@ -412,6 +413,52 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_is_answered_wrong(tiny_
         assert not asking.wrong
         assert asking.broken <= 2 * len(asking.threads)  # what the killed one was answering
         assert "has ended" in service.said()
+
+
+def test_the_others_answer_where_a_worker_cannot_be_started_again(own_bundle, tmp_path, expected):
+    """The bundle is damaged under a service of two workers, and one of them is killed; then the bundle is mended."""
+    with running(tmp_path / "log", "--bundle", own_bundle, "--workers", 2) as service:
+        first = service.workers()
+        time.sleep(2)  # until both are known to be ready
+        file = own_bundle / "frequency.npy"
+        held = file.read_bytes()
+
+        def put(content: bytes) -> None:
+            file.with_suffix(".new").write_bytes(content)
+            os.replace(file.with_suffix(".new"), file)
+
+        def until(is_so) -> None:
+            end = time.monotonic() + 60
+            while not is_so() and time.monotonic() < end:
+                time.sleep(0.05)
+            assert is_so(), service.said()
+
+        put(held[:-1] + bytes([held[-1] ^ 1]))
+        os.kill(first[0], signal.SIGKILL)
+        until(lambda: "could not be started" in service.said())
+        for text, labels in [*expected.items()] * 2:  # each over a connection of its own
+            answer = httpx.post(f"{service.address}/predict", json={"texts": [text], "k": 5}, timeout=5)
+            assert answer.json()["predictions"][0]["labels"] == labels
+        assert "error: " in service.said() and "frequency.npy is damaged" in service.said()
+        assert "Traceback" not in service.said()
+        put(held)
+
+        def both_answer() -> bool:
+            """Each listens at a door of its own."""
+            doors = [psutil.Process(pid).net_connections("tcp") for pid in service.workers()]
+            return [any(one.status == psutil.CONN_LISTEN for one in own) for own in doors] == [True, True]
+
+        until(both_answer)
+        assert first[1] in service.workers() and "Traceback" not in service.said()
+
+
+def test_without_a_folder_for_numbers_each_worker_counts_its_own(tiny_bundle, tmp_path):
+    """A limit on the size of files stands for a disk that is full."""
+    with running(tmp_path / "log", "--bundle", tiny_bundle, limit=20_000) as service:
+        with httpx.Client(base_url=service.address, timeout=60) as client:
+            predict(client, TEXT)
+            assert numbers(client, "longtail_texts_total") == 1
+        assert "no folder for numbers can be written" in service.said()
 
 
 def test_a_stop_finishes_what_is_running(tiny_bundle, tmp_path, expected):
