@@ -67,7 +67,7 @@ class Supervisor(Multiprocess):
         self.again: list[float | None] = [None] * len(doors)  # when another worker is started; None: there is one
 
     def init_processes(self) -> None:
-        self.processes: list[Worker] = [Worker(self.config, door) for door in self.sockets]
+        self.processes: list[Worker] = [Worker(self.config, door) for door in self.sockets]  # type: ignore[assignment]
 
     def keep_subprocess_alive(self) -> None:
         for place, worker in enumerate(self.processes):

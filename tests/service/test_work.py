@@ -1,4 +1,4 @@
-"""What a worker does while its threads work: whose turn it is, and what is said of a change that is late or unwritten."""
+"""What a worker does while its threads work: whose turn it is; what is said of a change that is late or unwritten."""
 
 import asyncio
 import errno
