@@ -1,7 +1,11 @@
 # Longtail's service: `docker build -t longtail .`, then
 # docker run -p 127.0.0.1:8000:8000 -v "$PWD/bundle:/bundle:ro" longtail
-# It is built from the Python image and the package index alone; the model is not in it but mounted.
+# It is built from the Python image, the package index and, in the first stage alone, Debian's compiler (hnswlib comes as
+# source, and is built for every processor of the kind); the model is not in it but mounted.
 FROM python:3.11-slim AS build
+RUN apt-get update -qq \
+ && apt-get install -qq -y --no-install-recommends g++ \
+ && rm -rf /var/lib/apt/lists/*
 WORKDIR /source
 COPY pyproject.toml constraints.txt README.md LICENSE dvc.yaml params.yaml ./
 COPY data/raw/hpo/dataset.yaml data/raw/hpo/dataset.yaml
@@ -11,7 +15,7 @@ COPY stages stages
 COPY unidec unidec
 COPY xcutils xcutils
 RUN python -m venv /opt/longtail \
- && /opt/longtail/bin/pip install --no-cache-dir --disable-pip-version-check -c constraints.txt .
+ && HNSWLIB_NO_NATIVE=1 /opt/longtail/bin/pip install --no-cache-dir --disable-pip-version-check -c constraints.txt .
 
 FROM python:3.11-slim
 COPY --from=build /opt/longtail /opt/longtail

@@ -96,17 +96,23 @@ class Journal:
             yield
 
     def append(self, kind: str, what: Any) -> Entry:
-        """Write a change, on the disk when this returns; inside `locked`."""
+        """Write a change, on the disk when this returns; inside `locked`. One that fails leaves no line."""
         entries = self.entries()
         last = entries[-1] if entries else None
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         number = last.number + 1 if last else 1
         entry = Entry(number, now, kind, what, _seal(last, number, now, kind, what))
-        with open(self.file, "ab") as file:
-            file.truncate(sum(map(len, _whole_lines(self.file))))  # a line that was not written to its end
-            file.write(entry.line())
-            file.flush()
-            os.fsync(file.fileno())
+        before = sum(map(len, _whole_lines(self.file)))
+        with open(self.file, "ab", buffering=0) as file:
+            file.truncate(before)  # a line that was not written to its end
+            try:
+                rest = entry.line()
+                while rest:
+                    rest = rest[file.write(rest) :]
+                os.fsync(file.fileno())
+            except OSError:  # the line may be there whole, and would be read as a change
+                file.truncate(before)
+                raise
         return entry
 
 

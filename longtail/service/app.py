@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import platform
@@ -39,7 +40,9 @@ COMPARE = "compare"
 SHOWN = 50  # labels of a search, if nothing else is asked for
 NEIGHBOURS = 10
 SWITCH = 0.0005  # seconds after which the batcher's thread lets the loop's one work, and the other way round
-AT_ONCE = 2  # explanations and searches that a worker works on at once; others wait
+AT_ONCE = 2  # explanations that a worker works on at once, and as many searches of labels; others wait
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+CLOSED = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": schemas.Error, "description": text}
@@ -69,7 +72,9 @@ class Service:
         self.served = Watched(settings.bundle)
         self.models = {"": self.served} | ({COMPARE: Watched(settings.compare)} if settings.compare else {})
         self.batcher = Batcher()
-        self.slow = asyncio.Semaphore(AT_ONCE)
+        self.explaining = asyncio.Semaphore(AT_ONCE)
+        self.searching = asyncio.Semaphore(AT_ONCE)
+        self.changing = asyncio.Semaphore(1)
         self.ready = False
         self.label_results: tuple[Model | None, dict] = (None, {})
 
@@ -82,10 +87,15 @@ class Service:
             )
         return found
 
-    async def work(self, function: Callable, *given: Any) -> Any:
-        """The function's result, from a thread, so that others are answered meanwhile."""
-        async with self.slow:
-            return await anyio.to_thread.run_sync(function, *given, abandon_on_cancel=True)
+    async def work(self, turns: asyncio.Semaphore, function: Callable, *given: Any) -> Any:
+        """The function's result, from a thread, so that others are answered meanwhile.
+
+        turns  one is taken until the thread has ended, even if nobody waits for its result any more
+        """
+        await turns.acquire()
+        thread = asyncio.create_task(anyio.to_thread.run_sync(function, *given))
+        thread.add_done_callback(lambda _: turns.release())
+        return await asyncio.shield(thread)
 
     def look(self, force: bool = False) -> None:
         """Follow the files of the models, and the changes of their labels."""
@@ -177,7 +187,7 @@ def add_answers(app: FastAPI, service: Service, bodies: schemas.Bodies) -> None:
         asked: Any = await read(request, bodies.explain)
         watched = service.watched(asked.which)
         await watched.fresh()
-        found = await service.work(explained, watched, asked.text, asked.labels, asked.k)
+        found = await service.work(service.explaining, explained, watched, asked.text, asked.labels, asked.k)
         known = all(one.pop("known") for one in found)
         return as_json({"known": known, "labels": found, "model": watched.hash})
 
@@ -201,7 +211,7 @@ def add_labels(app: FastAPI, service: Service, bodies: schemas.Bodies) -> None:
     ) -> Response:
         """Labels that hold every word of `q`, the likeliest first."""
         labels = (await service.served.fresh()).labels
-        found = await service.work(labels.search, q, limit)
+        found = await service.work(service.searching, labels.search, q, limit)
         return as_json({"labels": [asdict(one) for one in found], "total": len(labels)})
 
     @app.get("/labels/{id:path}", response_model=schemas.LabelPage, responses=REFUSALS | UNKNOWN)
@@ -211,8 +221,8 @@ def add_labels(app: FastAPI, service: Service, bodies: schemas.Bodies) -> None:
         labels = model.labels
         if id not in labels:
             raise Refusal(HTTPStatus.NOT_FOUND, f"there is no label {id!r}: search for it with /labels?q=.")
-        near = await service.work(labels.neighbours, id, NEIGHBOURS)
-        found = await service.work(service.results_of, model, id)
+        near = await service.work(service.searching, labels.neighbours, id, NEIGHBOURS)
+        found = await service.work(service.searching, service.results_of, model, id)
         return as_json({**asdict(labels.get(id)), "results": found, "neighbours": [asdict(one) for one in near]})
 
     token = service.settings.token
@@ -227,11 +237,13 @@ def add_labels(app: FastAPI, service: Service, bodies: schemas.Bodies) -> None:
 
     async def written(how: Callable[[Model], object]) -> Any:
         try:
-            return await service.work(changed_now, how)
+            return await service.work(service.changing, changed_now, how)
         except OSError as error:
-            text = f"the change could not be written ({error}): make room on the disk and send it again."
-            log.warning(text)
-            raise Refusal(HTTPStatus.INSUFFICIENT_STORAGE, text) from None
+            refusal = unwritten(error)
+            if refusal is None:
+                raise
+            log.warning(refusal.sentence)
+            raise refusal from None
 
     changed: dict[str, Any] = {"response_model": schemas.Changed, "responses": LOCKED}
 
@@ -263,6 +275,17 @@ def add_labels(app: FastAPI, service: Service, bodies: schemas.Bodies) -> None:
         check_token(request, token)
         said = await written(lambda model: model.undo())
         return as_json({"undone": said, "total": len(service.served.model.labels)})
+
+
+def unwritten(error: OSError) -> Refusal | None:
+    """What is said of a change that could not be written; None where there is no remedy to name."""
+    if error.errno in FULL:
+        text = f"the change could not be written ({error}): make room on the disk and send it again."
+        return Refusal(HTTPStatus.INSUFFICIENT_STORAGE, text)
+    if error.errno in CLOSED:
+        text = f"the bundle's folder cannot be written ({error}): start the service as a user who may write there."
+        return Refusal(HTTPStatus.FORBIDDEN, text)
+    return None
 
 
 def add_states(app: FastAPI, service: Service) -> None:

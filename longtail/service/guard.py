@@ -37,6 +37,9 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        method = _method(scope)
+        if method == "HEAD":  # as GET; the server leaves the body out
+            scope = {**scope, "method": "GET"}
         begin = time.perf_counter()
         status = 0
 
@@ -60,7 +63,7 @@ class Guard:
             self.running -= 1
             metrics.RUNNING.dec()
             path = _route(scope)
-            metrics.REQUESTS.labels(_method(scope), path, status).inc()
+            metrics.REQUESTS.labels(method, path, status).inc()
             metrics.SECONDS.labels(path).observe(time.perf_counter() - begin)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -76,15 +79,18 @@ class Guard:
             with anyio.fail_after(self.settings.answer_time):
                 await self.app(scope, receive, send)
         except TimeoutError:
+            remedy = "send fewer or shorter texts"
+            if scope["method"] in WITH_BODY and scope["path"].startswith("/labels"):
+                remedy = "the change may still come into force; look at the labels before you send it again"
             raise Refusal(
                 HTTPStatus.GATEWAY_TIMEOUT,
-                f"the answer takes longer than {self.settings.answer_time:g} seconds: send fewer or shorter texts.",
+                f"the answer takes longer than {self.settings.answer_time:g} seconds: {remedy}.",
             ) from None
 
     async def _arrived(self, headers: Headers, receive: Receive) -> Receive:
         """`receive` of a request whose body has arrived whole."""
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != JSON:
+        if kind != JSON and _has_body(headers):
             given = f"is {kind!r}" if kind else "is not stated"
             raise Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"the content type {given}: send JSON, as {JSON}.")
         try:
@@ -121,6 +127,11 @@ class Guard:
                 f"the request has {size:,} bytes, more than {self.settings.max_body:,}: send it in parts.",
             )
         return b"".join(parts)
+
+
+def _has_body(headers: Headers) -> bool:
+    """Whether a body follows: a request without one, such as an undo, states no type."""
+    return "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
 
 
 def _route(scope: Scope) -> str:

@@ -44,4 +44,5 @@ def exposition() -> bytes:
 
 def forget(pid: int) -> None:
     """Count a worker that has ended no longer among those that live; what it counted stays."""
-    mark_process_dead(pid)
+    if os.environ.get(FOLDER):
+        mark_process_dead(pid)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from typing_extensions import Self  # pydantic brings it
 
 from longtail.service.settings import Settings
@@ -11,6 +11,13 @@ from longtail.service.settings import Settings
 MOST_IDS = 10_000  # labels of a request
 MOST_EXAMPLES = 100  # of a label
 MOST_EXPLAINED = 20  # labels of a text
+
+
+def no_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("a label's text is blank: give it words")
+    return text
+
 
 Id = Annotated[str, Field(min_length=1, max_length=1000)]
 WHICH = Field(None, description="compare: the model that is shown beside this one.")
@@ -127,6 +134,8 @@ class Bodies:
 def within(settings: Settings) -> Bodies:
     """The bodies of requests, with the limits of these settings."""
     longest = settings.max_length
+    words = Field(min_length=1, max_length=longest, json_schema_extra={"pattern": r"\S"})
+    LabelText = Annotated[str, words, AfterValidator(no_blank)]
 
     class TextWithId(Body):
         id: Id
@@ -158,7 +167,7 @@ def within(settings: Settings) -> Bodies:
 
     class NewLabel(Body):
         id: Id
-        text: str = Field(min_length=1, max_length=longest)
+        text: LabelText
         examples: list[Annotated[str, Field(max_length=longest)]] = Field(
             [], max_length=MOST_EXAMPLES, description="Texts of documents that have the label."
         )
@@ -167,9 +176,7 @@ def within(settings: Settings) -> Bodies:
         labels: list[NewLabel] = Field(min_length=1, max_length=MOST_IDS)
 
     class RenameLabels(Body):
-        texts: dict[Id, Annotated[str, Field(min_length=1, max_length=longest)]] = Field(
-            min_length=1, max_length=MOST_IDS, description="Id -> the new text."
-        )
+        texts: dict[Id, LabelText] = Field(min_length=1, max_length=MOST_IDS, description="Id -> the new text.")
 
     class RemoveLabels(Body):
         ids: list[Id] = Field(min_length=1, max_length=MOST_IDS)

@@ -90,6 +90,14 @@ def test_the_shell_commands_of_the_image_are_understood():
         assert done.returncode == 0, done.stderr
 
 
+def test_the_compiler_is_in_the_first_stage_alone():
+    """hnswlib comes as source, and the slim image has no compiler."""
+    text = "\n".join(LINES)
+    first, last = text.index("AS build"), text.rindex("FROM ")
+    assert re.search(r"apt-get install .*\bg\+\+", text[first : text.index("bin/pip install")])
+    assert "apt-get" not in text[last:] and "bin/pip" not in text[last:]
+
+
 def test_nothing_is_fetched_but_from_the_package_index():
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     assert not re.findall(r"curl|wget|git clone|https://|--index-url|\bADD\b", text)

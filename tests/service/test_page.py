@@ -9,16 +9,14 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 import longtail
-from testing.browser import browser, installed
-from testing.service import running
+from testing.browser import browser, left_out
+from testing.service import TOKEN, running
 from testing.tiny import LABELS, label_id
 from tests.service.conftest import LOCKED
 
 pytestmark = [
     pytest.mark.stage,
-    pytest.mark.skipif(
-        installed() is None, reason="no browser is installed (the package chromium): the page is untested"
-    ),
+    pytest.mark.skipif(left_out(), reason="no browser is installed (the package chromium): the page is untested"),
 ]
 
 TEXT = "small red box"
@@ -267,6 +265,25 @@ def test_the_interface_is_shown_and_can_be_tried(visit):
     expect(details.locator("pre")).to_contain_text('"predictions"')
     found = Axe().run(page)
     assert found.violations_count == 0, found.generate_report()
+
+
+def test_an_address_that_is_none_shows_the_labels(visit):
+    page = ready(visit("#labels/%"))
+    expect(page.locator("#found .row").first).to_be_visible()
+    expect(page.locator("#label")).to_be_hidden()
+
+
+def test_an_undo_is_tried_without_a_body(chromium, own_bundle, tmp_path):
+    longtail.load(own_bundle).add_labels([("new", "round marble")])
+    with running(tmp_path / "log", "--bundle", own_bundle) as service:
+        page = chromium.new_page()
+        page.goto(f"{service.address}/docs")
+        details = page.locator(".path", has_text="/labels/undo").locator("details", has_text="Try it")
+        details.locator("summary").click()
+        details.get_by_label("Token").fill(TOKEN)
+        details.get_by_role("button", name="Send").click()
+        expect(details.locator("pre")).to_contain_text("added new")
+        page.close()
 
 
 @pytest.mark.parametrize("path", ["/", "/docs", "/static/app.js", "/predict", "/nothing"])

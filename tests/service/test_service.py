@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 import httpx
+import psutil
 import pytest
 
 import longtail
@@ -226,6 +227,9 @@ def test_a_request_that_does_not_arrive_is_ended(tiny_run, tmp_path, monkeypatch
 def test_states(client, model):
     assert client.get("/health").json() == {"status": "ok"}
     assert client.get("/ready").json() == {"status": "ready"}
+    for path in ("/", "/health", "/ready"):
+        answer = client.head(path)
+        assert (answer.status_code, answer.content) == (200, b""), path
     version = client.get("/version").json()
     assert version["longtail"] == longtail.__version__
     assert (version["model"], version["labels"]) == (model.info["hash"], len(model.labels))
@@ -283,6 +287,7 @@ def test_only_who_knows_the_token_changes_labels(client):
         refused(client.post("/labels/remove", json={"ids": ["x"]}, headers=headers), 403)
         refused(client.patch("/labels", json={"texts": {"x": "y"}}, headers=headers), 403)
         refused(client.post("/labels/undo", json={}, headers=headers), 403)
+        refused(client.post("/labels/undo", headers=headers), 403)
     assert client.get("/labels/new").status_code == 404
 
 
@@ -314,7 +319,7 @@ def test_every_worker_follows_every_change_at_once(own_bundle, tmp_path):
         everywhere(lambda own: same(own.get("/labels/new").json()["text"], "marble, round"))
         send("POST", "/labels/remove", json={"ids": ["new", label_id(0)]})
         everywhere(lambda own: same(own.get(f"/labels/{label_id(0)}").status_code, 404))
-        assert "removed" in send("POST", "/labels/undo", json={})["undone"]
+        assert "removed" in send("POST", "/labels/undo")["undone"]  # without a body
         everywhere(lambda own: same(own.get(f"/labels/{label_id(0)}").status_code, 200))
         longtail.load(own_bundle).add_labels([("elsewhere", "by another process")])
         everywhere(lambda own: same(own.get("/labels/elsewhere").status_code, 200))
@@ -334,6 +339,12 @@ def test_a_full_disk_refuses_a_change_and_loses_nothing(own_bundle, tmp_path):
             assert client.post("/labels", json={"labels": [{"id": "small", "text": "small"}]}).status_code == 200
     again = longtail.load(own_bundle)
     assert "new" in again.labels and "small" in again.labels and "large-0" not in again.labels
+
+
+def test_a_label_of_blanks_is_refused(client):
+    blank = {"labels": [{"id": "blank", "text": " \t"}]}
+    refused(client.post("/labels", json=blank, headers=LOCKED), 422, "labels.0.text", "blank")
+    refused(client.patch("/labels", json={"texts": {label_id(0): " "}}, headers=LOCKED), 422, "blank")
 
 
 # --- ends, kills, new models ------------------------------------------------------------------------------------------
@@ -402,6 +413,52 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_is_answered_wrong(tiny_
         assert not asking.wrong
         assert asking.broken <= 2 * len(asking.threads)  # what the killed one was answering
         assert "has ended" in service.said()
+
+
+def test_the_others_answer_where_a_worker_cannot_be_started_again(own_bundle, tmp_path, expected):
+    """The bundle is damaged under a service of two workers, and one of them is killed; then the bundle is mended."""
+    with running(tmp_path / "log", "--bundle", own_bundle, "--workers", 2) as service:
+        first = service.workers()
+        time.sleep(2)  # until both are known to be ready
+        file = own_bundle / "frequency.npy"
+        held = file.read_bytes()
+
+        def put(content: bytes) -> None:
+            file.with_suffix(".new").write_bytes(content)
+            os.replace(file.with_suffix(".new"), file)
+
+        def until(is_so) -> None:
+            end = time.monotonic() + 60
+            while not is_so() and time.monotonic() < end:
+                time.sleep(0.05)
+            assert is_so(), service.said()
+
+        put(held[:-1] + bytes([held[-1] ^ 1]))
+        os.kill(first[0], signal.SIGKILL)
+        until(lambda: "could not be started" in service.said())
+        for text, labels in [*expected.items()] * 2:  # each over a connection of its own
+            answer = httpx.post(f"{service.address}/predict", json={"texts": [text], "k": 5}, timeout=5)
+            assert answer.json()["predictions"][0]["labels"] == labels
+        assert "error: " in service.said() and "frequency.npy is damaged" in service.said()
+        assert "Traceback" not in service.said()
+        put(held)
+
+        def both_answer() -> bool:
+            """Each listens at a door of its own."""
+            doors = [psutil.Process(pid).net_connections("tcp") for pid in service.workers()]
+            return [any(one.status == psutil.CONN_LISTEN for one in own) for own in doors] == [True, True]
+
+        until(both_answer)
+        assert first[1] in service.workers() and "Traceback" not in service.said()
+
+
+def test_without_a_folder_for_numbers_each_worker_counts_its_own(tiny_bundle, tmp_path):
+    """A limit on the size of files stands for a disk that is full."""
+    with running(tmp_path / "log", "--bundle", tiny_bundle, limit=20_000) as service:
+        with httpx.Client(base_url=service.address, timeout=60) as client:
+            predict(client, TEXT)
+            assert numbers(client, "longtail_texts_total") == 1
+        assert "no folder for numbers can be written" in service.said()
 
 
 def test_a_stop_finishes_what_is_running(tiny_bundle, tmp_path, expected):

@@ -15,7 +15,16 @@ function turn() {
     if (link.getAttribute("href") === `#${shown}`) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  if (shown === "labels") showLabel(rest.length ? decodeURIComponent(rest.join("/")) : null);
+  if (shown === "labels") showLabel(rest.length ? decoded(rest.join("/")) : null);
+}
+
+/** The id in an address; null where it is none, as one with a lone %. */
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return null;
+  }
 }
 
 function setUpTheme() {
