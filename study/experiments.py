@@ -33,13 +33,18 @@ Values = dict[str, Any]  # {section.name: value} of a parameter file
 # experiment's digest: otherwise all records would be of other parameters as soon as one is removed.
 FORMER: dict[str, Values] = {
     str(MODULAR.params): {"embed.layers": 0, "score.ef": 200},
-    str(UNIDEC.params): {"train.start": "labels", "train.classifier_from": 0, "score.ef": 200},
+    str(UNIDEC.params): {"train.classifier_from": 0, "score.ef": 200},
 }
+COURSE = {"schedule": "linear", "validate_every": 1, "keep": "best"}  # of every stage that trains
 # Parameters that a file did not have when experiments were recorded, with the value at which nothing changes. At this
 # value they are left out of an experiment's digest, for the same reason.
 ADDED: dict[str, Values] = {
     str(MODULAR.params): {
         "classifier.random": 1024,
+        "encoder.normalise": True,
+        "encoder.aux_start": "zero",
+        "encoder.shared": True,
+        **{f"{stage}.{name}": v for stage in ("encoder", "classifier") for name, v in COURSE.items()},
         "encoder.refit_epochs": 3,
         "encoder.refit_lr": 0.3,
         "classifier.refit_epochs": 1,
@@ -50,6 +55,19 @@ ADDED: dict[str, Values] = {
     str(UNIDEC.params): {
         "embed.model": "sentence-transformers/all-MiniLM-L6-v2",
         "embed.pooling": "mean",
+        "train.normalise": True,
+        "train.normalise_first": True,
+        "train.label_dropout": 0.0,
+        "train.bce_bias": True,
+        "train.bce_mean": False,
+        "train.cap": 0,
+        "train.gap": 100,
+        "train.mined_from": 0,
+        "train.cluster_from": 0,
+        "train.head_weight_decay": 0.0,
+        "train.classifier_weight_decay": 0.0,
+        "train.updates": "pool",
+        **{f"train.{name}": v for name, v in COURSE.items()},
         "index.recall": 0.95,
         "score.sample": 10000,
     },
@@ -59,6 +77,8 @@ RENAMED: dict[str, dict[Any, Any]] = {"cluster.space": {"pretrained": "labels"}}
 # Defaults that have changed since: {parameter: {default now: default then}}. The experiments keep the old one.
 DEFAULTS_THEN: dict[str, dict[Any, Any]] = {
     "K": {"auto": 4096},
+    "prepare.validation": {"auto": 0.1},
+    "prepare.refit": {"auto": True},
     "cluster.space": {"labels": "pretrained"},
     "embed.model": {"untrained": "sentence-transformers/all-MiniLM-L6-v2"},
     "classifier.labels": {"auto": "all"},

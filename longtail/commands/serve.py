@@ -46,9 +46,9 @@ def serve(
     max_running: int,
     timeout: float,
 ) -> None:
-    """Serve a model over HTTP, with a page at / and its interface at /docs.
+    """Serve a model over HTTP, with a page.
 
-    Labels can be changed only by who knows the token. SIGTERM ends it after the running requests; SIGHUP, or a change
+    The page is at /, its interface at /docs. Labels can be changed only by who knows the token. SIGTERM ends it after the running requests; SIGHUP, or a change
     of the model's files, has the model read anew.
     """
     if token is not None and len(token) < LEAST_TOKEN:

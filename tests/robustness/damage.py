@@ -33,7 +33,8 @@ from xcutils.core import artifacts
 from xcutils.core.pipelines import PIPELINES
 
 DAMAGES = ("truncated", "flipped", "empty", "swapped", "version")
-ARTIFACTS = [path for stage in EVERY for path in EVERY[stage]["outs"] if not Path(path).suffix]
+WRITTEN = [path for stage in EVERY for path in EVERY[stage]["outs"] if isinstance(path, str)]  # no plot
+ARTIFACTS = [path for path in WRITTEN if not Path(path).suffix]
 METRICS = [str(pipeline.metrics) for pipeline in PIPELINES.values()]
 PREDICTIONS = {Path(folder, "predict").as_posix(): pipeline for folder, pipeline in PIPELINES.items()}
 SECONDS = 120  # for one read
