@@ -22,7 +22,7 @@ COMMANDS = {
     "explain": ("explain:explain", "Why TEXT gets its labels: words, parts of the score, documents."),
     "serve": ("serve:serve", "Serve a model over HTTP, with a page."),
     "table": ("table:table", "The test metrics of the last run, one row per phase."),
-    "report": ("report:report", "The last run as one HTML file that opens anywhere."),
+    "report": ("report:report", "Write the last run as one HTML file that opens anywhere."),
     "labels": ("labels:labels", "Add, remove and rename labels without training; undo it."),
     "bundle": ("bundle:bundle", "Write the finished run's model to a FOLDER of its own."),
     "check": ("data:check", "Say whether the dataset at PATH can be trained on."),

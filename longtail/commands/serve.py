@@ -48,8 +48,8 @@ def serve(
 ) -> None:
     """Serve a model over HTTP, with a page.
 
-    The page is at /, its interface at /docs. Labels can be changed only by who knows the token. SIGTERM ends it after the running requests; SIGHUP, or a change
-    of the model's files, has the model read anew.
+    The page is at /, its interface at /docs. Labels can be changed only by who knows the token. SIGTERM ends it after
+    the running requests; SIGHUP, or a change of the model's files, has the model read anew.
     """
     if token is not None and len(token) < LEAST_TOKEN:
         raise UserError(
