@@ -155,7 +155,8 @@ def create_app(settings: Settings) -> Guard:
     app.openapi = lambda: described(app, bodies)  # type: ignore[method-assign]
     add_refusals(app)
     add_answers(app, service, bodies)
-    add_labels(app, service, bodies)
+    add_labels(app, service)
+    add_changes(app, service, bodies)
     add_states(app, service)
     pages.add(app, service.models)
     return Guard(app, settings)
@@ -201,8 +202,8 @@ def explained(watched: Watched, text: str, labels: list[str] | None, k: int) -> 
             return found
 
 
-def add_labels(app: FastAPI, service: Service, bodies: schemas.Bodies) -> None:
-    """/labels"""
+def add_labels(app: FastAPI, service: Service) -> None:
+    """/labels: looked at"""
 
     @app.get("/labels", response_model=schemas.Labels, responses=REFUSALS)
     async def search(
@@ -225,6 +226,9 @@ def add_labels(app: FastAPI, service: Service, bodies: schemas.Bodies) -> None:
         found = await service.work(service.searching, service.results_of, model, id)
         return as_json({**asdict(labels.get(id)), "results": found, "neighbours": [asdict(one) for one in near]})
 
+
+def add_changes(app: FastAPI, service: Service, bodies: schemas.Bodies) -> None:
+    """/labels: changed, by who knows the token"""
     token = service.settings.token
 
     async def change(how: Callable[[Model], object], count: int) -> Response:
